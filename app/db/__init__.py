@@ -1,0 +1,1 @@
+"""The database: engine, transactions, the one retry boundary, dialects, migrations. No business decision lives here."""

@@ -1,0 +1,109 @@
+"""MySQL 8.0 and later over PyMySQL. MariaDB (its own file) inherits what is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import URL, BigInteger, ColumnElement, Connection, Executable, Select, Table, literal_column
+from sqlalchemy.dialects.mysql import insert
+from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, TimeoutError
+
+from app.db.dialects.base import DDL_LOCK_SECONDS, Dialect, Fault
+
+# The session waits at most 3 s for a row, then the unit is run again; the socket waits longer than any of it, so that the
+# server answers before we give up (a statement goes on after its client has gone).
+SOCKET_SECONDS = 20
+SESSION = (
+    "SET time_zone='+00:00', "
+    "sql_mode='STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION', "
+    "innodb_lock_wait_timeout=3, lock_wait_timeout=5"
+)
+ROLLED_BACK = {1213, 1020, 1205, 3572}
+SURELY_AT_COMMIT = {1213, 1020}
+NOT_SERVING = {
+    1040, 1203, 1226,  # too many connections
+    1021, 1037, 1041, 1114, 3019,  # out of disk, memory, table or undo space
+    1047, 1053, 1180, 1927, 3032, 3169, 4031,  # not in the primary component, shutting down, killed, offline
+    1290, 1792, 1836,  # read-only
+    1158, 1159, 1160, 1161, 2002, 2003, 2006, 2013, 2014, 2027, 2045, 2055,  # the network
+}
+CUT_SHORT = {1317, 1969, 3024}  # killed or over its time: the transaction is rolled back by us
+DUPLICATE_KEY = {1062}
+
+
+class MySQL(Dialect):
+    name = "mysql"
+
+    def engine_options(self, url: URL) -> dict[str, Any]:
+        return {
+            "isolation_level": "READ COMMITTED",
+            "connect_args": {
+                "charset": "utf8mb4", "connect_timeout": 3, "read_timeout": SOCKET_SECONDS, "write_timeout": SOCKET_SECONDS,
+            },
+        }
+
+    def ddl_options(self, url: URL) -> dict[str, Any]:
+        options = self.engine_options(url)
+        options["connect_args"] |= {"read_timeout": None, "write_timeout": None}
+        return options
+
+    def on_connect_ddl(self, connection: Any) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(f"SET lock_wait_timeout={DDL_LOCK_SECONDS}, innodb_lock_wait_timeout={DDL_LOCK_SECONDS}")
+            self._limit_statements(cursor, 0)
+
+    def on_connect(self, connection: Any, *, read_only: bool) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(SESSION)
+            self._limit_statements(cursor, self.statement_seconds)
+
+    def _limit_statements(self, cursor: Any, seconds: int) -> None:
+        cursor.execute(f"SET max_execution_time={seconds * 1000}")
+
+    def now(self) -> ColumnElement[int]:
+        return literal_column("CAST(UNIX_TIMESTAMP(NOW(6))*1000000 AS SIGNED)", BigInteger())
+
+    def classify(self, fault: DBAPIError, *, at_commit: bool) -> Fault:
+        code = fault.orig.args[0] if fault.orig is not None and fault.orig.args else 0
+        if at_commit:
+            return Fault.RETRY if code in SURELY_AT_COMMIT else Fault.UNKNOWN
+        if code in ROLLED_BACK or code in CUT_SHORT:
+            return Fault.RETRY
+        if code in NOT_SERVING or isinstance(fault, InterfaceError | TimeoutError) or fault.connection_invalidated:
+            return Fault.GONE
+        if isinstance(fault, IntegrityError) and code in DUPLICATE_KEY:
+            return Fault.DUPLICATE
+        return Fault.BUG
+
+    def force_index(self, query: Select[Any], table: Table, index: str) -> Select[Any]:
+        return query.with_hint(table, f"FORCE INDEX ({index})")
+
+    def insert_missing(self, table: Table, rows: Sequence[Mapping[str, Any]]) -> Executable:
+        first = next(iter(table.primary_key)).name
+        statement = insert(table).values(list(rows))
+        # not INSERT IGNORE, which would also swallow a truncation
+        return statement.on_duplicate_key_update({first: table.c[first]})
+
+    def upsert(self, table: Table, rows: Sequence[Mapping[str, Any]], changes: Sequence[str]) -> Executable:
+        statement = insert(table).values(list(rows))
+        return statement.on_duplicate_key_update({name: statement.inserted[name] for name in changes})
+
+    def add_up(self, table: Table, rows: Sequence[Mapping[str, Any]], sums: Sequence[str]) -> Executable:
+        statement = insert(table).values(list(rows))
+        return statement.on_duplicate_key_update({name: table.c[name] + statement.inserted[name] for name in sums})
+
+    def server_checks(self, connection: Connection) -> list[tuple[str, bool, str]]:
+        seen: dict[str, str] = dict(connection.exec_driver_sql(
+            "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('innodb_flush_log_at_trx_commit', 'sync_binlog', 'log_bin', "
+            "'binlog_format', 'read_only', 'super_read_only', 'wsrep_on')"
+        ).tuples().all())
+        binlog = seen.get("log_bin") == "ON"
+        flush, sync = seen.get("innodb_flush_log_at_trx_commit", "?"), seen.get("sync_binlog", "?")
+        formatted = seen.get("binlog_format", "ROW")
+        return [
+            ("durable_commit", flush == "1", f"innodb_flush_log_at_trx_commit={flush}"),
+            ("durable_binlog", not binlog or sync == "1", f"log_bin={seen.get('log_bin', '?')} sync_binlog={sync}"),
+            ("binlog_format", not binlog or formatted in ("ROW", "MIXED"), f"binlog_format={formatted}"),
+            ("writable", seen.get("read_only") == "OFF", f"read_only={seen.get('read_only', '?')}"),
+        ]

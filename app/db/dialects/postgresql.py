@@ -1,0 +1,115 @@
+"""PostgreSQL 13 and later over psycopg 3."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from sqlalchemy import URL, BigInteger, ColumnElement, Connection, Executable, Table, literal_column
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError
+
+from app.db.dialects.base import DDL_LOCK_SECONDS, Dialect, Fault
+
+ROLLED_BACK = {"40001", "40P01", "55P03", "57014"}
+SURELY_AT_COMMIT = {"40001", "40P01"}
+# read-only, idle in transaction for too long; connection faults, out of resources, shut down by an operator
+NOT_SERVING = {"25006", "25P03"}
+NOT_SERVING_CLASSES = ("08", "53", "57P", "58")
+UNIQUE_VIOLATION = "23505"
+IN_ERROR = 3  # libpq's PQTRANS_INERROR; the driver is an optional package, so nothing is imported from it
+
+
+class PostgreSQL(Dialect):
+    name = "postgresql"
+    transactional_ddl = True
+    waits_without_end = True
+
+    def engine_options(self, url: URL) -> dict[str, Any]:
+        return {
+            "isolation_level": "READ COMMITTED",
+            "connect_args": {
+                "connect_timeout": 3, "keepalives_idle": 5, "keepalives_interval": 3, "keepalives_count": 3,
+                "tcp_user_timeout": 20_000,
+            },
+        }
+
+    def on_connect(self, connection: Any, *, read_only: bool) -> None:
+        _set(
+            connection, "TIME ZONE 'UTC'", "lock_timeout = '3s'", f"statement_timeout = '{self.statement_seconds}s'",
+            "idle_in_transaction_session_timeout = '15s'",
+        )
+
+    def on_connect_ddl(self, connection: Any) -> None:
+        _set(
+            connection, f"lock_timeout = '{DDL_LOCK_SECONDS}s'", "statement_timeout = 0",
+            "idle_in_transaction_session_timeout = 0",
+        )
+
+    def now(self) -> ColumnElement[int]:
+        # clock_timestamp, not now(): that one stands still from the transaction's start
+        return literal_column("(extract(epoch from clock_timestamp())*1000000)::bigint", BigInteger())
+
+    def classify(self, fault: DBAPIError, *, at_commit: bool) -> Fault:
+        code = getattr(fault.orig, "sqlstate", None)
+        if at_commit:
+            return Fault.RETRY if code in SURELY_AT_COMMIT else Fault.UNKNOWN
+        if code in ROLLED_BACK:
+            return Fault.RETRY
+        if code is None:
+            # psycopg tells of a lost or refused connection by an OperationalError without a SQLSTATE
+            return Fault.GONE if isinstance(fault, InterfaceError | OperationalError) else Fault.BUG
+        if code in NOT_SERVING or code.startswith(NOT_SERVING_CLASSES) or fault.connection_invalidated:
+            return Fault.GONE
+        if isinstance(fault, IntegrityError) and code == UNIQUE_VIOLATION:
+            return Fault.DUPLICATE
+        return Fault.BUG
+
+    def can_commit(self, connection: Connection) -> bool:
+        driver: Any = connection.connection.driver_connection
+        return bool(driver.info.transaction_status != IN_ERROR)
+
+    def cut(self, connection: Connection) -> None:
+        with suppress(Exception):  # the connection's own thread may end it in this moment
+            driver: Any = connection.connection.driver_connection
+            # a duplicate: the number may be closed and given to another file while we look
+            with socket.socket(fileno=os.dup(driver.fileno())) as twin:
+                twin.shutdown(socket.SHUT_RDWR)
+
+    def insert_missing(self, table: Table, rows: Sequence[Mapping[str, Any]]) -> Executable:
+        return insert(table).values(list(rows)).on_conflict_do_nothing()
+
+    def upsert(self, table: Table, rows: Sequence[Mapping[str, Any]], changes: Sequence[str]) -> Executable:
+        statement = insert(table).values(list(rows))
+        return statement.on_conflict_do_update(
+            index_elements=list(table.primary_key), set_={name: statement.excluded[name] for name in changes}
+        )
+
+    def add_up(self, table: Table, rows: Sequence[Mapping[str, Any]], sums: Sequence[str]) -> Executable:
+        statement = insert(table).values(list(rows))
+        return statement.on_conflict_do_update(
+            index_elements=list(table.primary_key), set_={name: table.c[name] + statement.excluded[name] for name in sums}
+        )
+
+    def server_checks(self, connection: Connection) -> list[tuple[str, bool, str]]:
+        def shown(name: str) -> str:
+            return str(connection.exec_driver_sql(f"SHOW {name}").scalar())
+
+        recovering = bool(connection.exec_driver_sql("SELECT pg_is_in_recovery()").scalar())
+        fsync, commit = shown("fsync"), shown("synchronous_commit")
+        return [
+            ("durable_commit", fsync == "on" and commit != "off", f"fsync={fsync} synchronous_commit={commit}"),
+            ("writable", not recovering, f"pg_is_in_recovery={str(recovering).lower()}"),
+        ]
+
+
+def _set(connection: Any, *settings: str) -> None:
+    """Set for the session: inside a transaction a ROLLBACK would take it back."""
+    before = connection.autocommit
+    connection.autocommit = True
+    for setting in settings:
+        connection.execute(f"SET {setting}")
+    connection.autocommit = before

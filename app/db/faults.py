@@ -1,0 +1,52 @@
+"""What is told of a database error. A driver's text may hold values and passwords: it is never logged and never raised on."""
+
+from __future__ import annotations
+
+from sqlalchemy.exc import DBAPIError
+
+from app.errors import DATABASE_UNAVAILABLE, Refusal
+
+
+class DatabaseBug(Exception):
+    """A statement that the database will not take, however often it is sent. Carries the statement, never its values."""
+
+    def __init__(self, error: DBAPIError) -> None:
+        statement = " ".join((error.statement or "").split())[:500]
+        super().__init__(f"{kind(error)} {code(error)} in: {statement}" if statement else f"{kind(error)} {code(error)}")
+        self.code = code(error)
+
+
+class CommitUnanswered(Exception):
+    """COMMIT failed. `error` is the driver's."""
+
+    def __init__(self, error: DBAPIError) -> None:
+        super().__init__(code(error))
+        self.error = error
+
+
+class NotConnected(Exception):
+    """No connection could be opened. `error` is the driver's."""
+
+    def __init__(self, error: DBAPIError) -> None:
+        super().__init__(code(error))
+        self.error = error
+
+
+def kind(error: DBAPIError) -> str:
+    return type(error.orig).__name__
+
+
+def code(error: DBAPIError) -> str:
+    """The number or SQLSTATE of the error, or "" where the driver gives none."""
+    orig = error.orig
+    named = getattr(orig, "sqlstate", None) or getattr(orig, "sqlite_errorname", None)
+    if named:
+        return str(named)[:64]
+    first = orig.args[0] if orig is not None and orig.args else ""
+    return str(first) if isinstance(first, int) else ""
+
+
+def unavailable() -> Refusal:
+    return Refusal(
+        DATABASE_UNAVAILABLE, "The database did not answer in time; nothing is lost by trying again.", retry_after_seconds=1,
+    )

@@ -1,0 +1,1 @@
+"""The primitives, each a folder with the same files. `app.registry` lists them."""

@@ -1,0 +1,103 @@
+"""What this process remembers of jobs between requests: flow ids, what it has seen. Never the truth, always rebuildable.
+
+Ops reach it as `tx.host.state("jobs")`. It is touched by database threads, so every change is one step under the lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from app.clock import micros
+from app.primitives.jobs.model import Figure, Flow, duration_bucket
+
+MINUTE = micros(60)
+
+
+@dataclass(slots=True)
+class Sighting:
+    """When a worker last claimed from and last beat in a queue, in microseconds, and what it said it can do."""
+
+    handlers: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    last_claimed_at: int | None = None
+    last_beat_at: int | None = None
+    seen_at: int = 0
+
+
+@dataclass(slots=True)
+class Here:
+    """`wake(flows)` and `due_in(seconds)`, `expires_in(seconds)` tell the desk and the sweeps of this process."""
+
+    wake: Callable[[Mapping[Flow, int]], None]
+    promote_in: Callable[[float], None]
+    abandon_in: Callable[[float], None]
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _ids: dict[Flow, int] = field(default_factory=dict)
+    _flows: dict[int, Flow] = field(default_factory=dict)
+    _retention: dict[str, int | None] = field(default_factory=dict)
+    _depth: dict[str, int | None] = field(default_factory=dict)
+    _figures: Counter[tuple[int, int, int]] = field(default_factory=Counter)
+    _workers: dict[tuple[str, str], Sighting] = field(default_factory=dict)
+
+    # -- flows: an id, once committed, never changes ---------------------------------------------------------------------
+
+    def learn(self, rows: list[tuple[int, Flow]], queues: Mapping[str, tuple[int | None, int | None]]) -> None:
+        """Remember committed flows, and (max_depth, retention_seconds) of queues."""
+        with self._lock:
+            self._ids.update({flow: flow_id for flow_id, flow in rows})
+            self._flows.update(dict(rows))
+            self._depth.update({name: depth for name, (depth, _) in queues.items()})
+            self._retention.update({name: retention for name, (_, retention) in queues.items()})
+
+    def flow_id(self, flow: Flow) -> int | None:
+        return self._ids.get(flow)
+
+    def flow(self, flow_id: int) -> Flow | None:
+        return self._flows.get(flow_id)
+
+    def flow_ids_of(self, queue: str) -> list[int]:
+        return [flow_id for flow, flow_id in list(self._ids.items()) if flow[0] == queue]
+
+    def max_depth(self, queue: str) -> int | None:
+        return self._depth.get(queue)
+
+    def retention_seconds(self, queue: str) -> int | None:
+        return self._retention.get(queue)
+
+    # -- figures: flushed by a loop; what a crash loses is a few seconds of statistics -------------------------------------
+
+    def count(self, now: int, figures: Mapping[tuple[int, Figure], int], durations: list[tuple[int, int]] | None = None) -> None:
+        """Add amounts by (flow id, figure), and successful durations (flow id, microseconds)."""
+        minute = now - now % MINUTE
+        with self._lock:
+            for (flow_id, figure), amount in figures.items():
+                self._figures[flow_id, minute, figure] += amount
+            for flow_id, duration in durations or ():
+                self._figures[flow_id, minute, Figure.DURATION] += duration
+                self._figures[flow_id, minute, duration_bucket(duration)] += 1
+
+    def claimed(self, now: int, worker: str, queues: tuple[str, ...], handlers: tuple[tuple[str, tuple[int, ...]], ...]) -> None:
+        with self._lock:
+            for queue in queues:
+                seen = self._workers.setdefault((worker, queue), Sighting())
+                seen.handlers, seen.last_claimed_at, seen.seen_at = handlers, now, now
+
+    def beaten(self, now: int, worker: str, queue: str) -> None:
+        with self._lock:
+            seen = self._workers.setdefault((worker, queue), Sighting())
+            seen.last_beat_at = seen.seen_at = now
+
+    def take(self) -> tuple[Counter[tuple[int, int, int]], dict[tuple[str, str], Sighting]]:
+        """What was seen since the last time, for the flush."""
+        with self._lock:
+            figures, self._figures = self._figures, Counter()
+            workers, self._workers = self._workers, {}
+            return figures, workers
+
+    def give_back(self, figures: Counter[tuple[int, int, int]], workers: dict[tuple[str, str], Sighting]) -> None:
+        """The flush failed: keep what it was to write."""
+        with self._lock:
+            self._figures.update(figures)
+            self._workers = workers | self._workers

@@ -1,0 +1,243 @@
+"""Claim: available jobs are put into workers' hands, under one fresh grant for the whole transaction."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from app import reservations
+from app.clock import MICROS
+from app.db.tx import Tx
+from app.errors import Refusal
+from app.primitives.jobs.store import work as store
+from app.primitives.jobs.model import Claim, Claimed, Figure, Flow, Granted
+from app.primitives.jobs.ops import flows
+from app.reservations import Grant
+
+PASSES = 3  # looks at the heads again where others had taken them
+DEEPEST_LOOK = 512
+LOST_CLAIM_KEPT = 3600 * MICROS
+
+Heads = dict[int, list[tuple[int, int, bytes]]]  # by flow: (priority, available_at, id), the best last
+
+
+@dataclass(slots=True)
+class _Order:
+    """One claim that is to be served: what it may take, and what it got (id -> row of the hot table before the claim).
+    `index` is its place among the unit's commands."""
+
+    index: int
+    claim: Claim
+    flows: dict[str, list[int]]  # by queue, in the caller's order
+    got: dict[bytes, Any]
+
+    @property
+    def open(self) -> int:
+        return self.claim.limit - len(self.got)
+
+
+def claim(tx: Tx, commands: Sequence[Claim]) -> list[Claimed | Refusal]:
+    """available -> running for as many jobs as the claims ask for, the earliest claim first.
+
+    Guarantee: each job goes to one claim, of a flow that it named. A repeated `claim_id` gets its grants again while they are
+    held. Race: rows that another replica has locked are skipped; the UPDATE repeats the condition and is counted.
+    """
+    if tx.repeated and (done := _recall(tx, commands)) is not None:
+        return done
+    replays = _replays(tx, commands)
+    orders = _orders(tx, [(index, command) for index, command in enumerate(commands) if index not in replays])
+    grant = reservations.mint_grant()
+    for _ in range(PASSES):
+        if not _serve(tx, [order for order in orders if order.open > 0], grant):
+            break
+    _remember_claims(tx, orders, grant)
+    tx.memo["claim"] = (grant, {order.index: list(order.got) for order in orders})
+    _tell(tx, commands, orders)
+    contents = _contents(tx, [job_id for order in orders for job_id in order.got])
+    answers = replays | {order.index: _answer(tx, order, grant, contents) for order in orders}
+    return [answers[index] for index in range(len(commands))]
+
+
+def peek(tx: Tx, queues: Sequence[str]) -> list[Flow]:
+    """The flows of these queues that have work now."""
+    return [(row.queue, row.type, row.schema_version) for row in store.select_busy_flows(tx, queues)]
+
+
+def _orders(tx: Tx, claims: Sequence[tuple[int, Claim]]) -> list[_Order]:
+    names = sorted({queue for _, one in claims for queue in one.queues})
+    if not names:
+        return []
+    by_queue: dict[str, list[tuple[int, str, int]]] = defaultdict(list)
+    for row in store.select_flows_of(tx, names):
+        by_queue[row.queue].append((row.id, row.type, row.schema_version))
+    return [
+        _Order(index, one, {
+            queue: [flow_id for flow_id, type_, version in by_queue[queue] if one.handles(type_, version)]
+            for queue in one.queues
+        }, {})
+        for index, one in claims
+    ]
+
+
+def _serve(tx: Tx, orders: list[_Order], grant: Grant) -> bool:
+    """One look at the heads, one lock, one write. Gives whether it is worth another look: others were quicker at some."""
+    wanted: dict[int, int] = defaultdict(int)
+    for order in orders:
+        for flow_ids in order.flows.values():
+            for flow_id in flow_ids:
+                wanted[flow_id] = min(DEEPEST_LOOK, wanted[flow_id] + order.open)
+    if not wanted:
+        return False
+    heads: Heads = defaultdict(list)
+    for row in store.select_heads(tx, wanted):
+        heads[row.flow_id].append((row.priority, row.available_at, row.id))
+    for rows_of_flow in heads.values():
+        rows_of_flow.sort(reverse=True)
+    chosen = {job_id: order for order in orders for job_id in _pick(order, heads)}
+    if not chosen:
+        return False
+    rows = {row.id: row for row in store.lock_available(tx, sorted(chosen))}
+    taken = _take(tx, {job_id: chosen[job_id] for job_id in rows}, grant) if rows else set()
+    for job_id, order in chosen.items():  # in the order of the heads, which is the order of the answer
+        if job_id in taken:
+            order.got[job_id] = rows[job_id]
+    return len(taken) < len(chosen)
+
+
+def _pick(order: _Order, heads: Heads) -> list[bytes]:
+    """Take the best jobs for one claim: queue by queue as it prefers; within a queue by priority, availability, age."""
+    picked: list[bytes] = []
+    for flow_ids in order.flows.values():
+        stacks = [heads[flow_id] for flow_id in flow_ids if heads[flow_id]]
+        while stacks and len(picked) < order.open:
+            best = min(stacks, key=lambda stack: stack[-1])
+            picked.append(best.pop()[2])
+            if not best:
+                stacks.remove(best)
+    return picked
+
+
+def _take(tx: Tx, orders: dict[bytes, _Order], grant: Grant) -> set[bytes]:
+    ids = sorted(orders)
+    written = store.update_claimed(
+        tx, ids, grant.digest,
+        {job_id: order.claim.worker for job_id, order in orders.items()},
+        {job_id: order.claim.lease for job_id, order in orders.items()},
+    )
+    if written == len(ids):
+        return set(ids)
+    # this server did not hold the locks it gave: the write alone decides who has what
+    return {row.id for row in store.select_granted(tx, [grant.digest], ids)}
+
+
+def _contents(tx: Tx, ids: list[bytes]) -> dict[bytes, Any]:
+    return {row.job_id: row for row in store.select_contents(tx, ids)} if ids else {}
+
+
+def _answer(tx: Tx, order: _Order, grant: Grant, contents: dict[bytes, Any]) -> Claimed:
+    return Claimed(tuple(
+        _granted(tx, row, contents[job_id], grant, row.attempt + 1, row.fence + 1,
+                 tx.now + min(order.claim.lease, row.timeout_micros))
+        for job_id, row in order.got.items()
+    ))
+
+
+def _granted(tx: Tx, row: Any, content: Any, grant: Grant, attempt: int, fence: int, expires_at: int) -> Granted:
+    return Granted(
+        id=row.id, flow=flows.names(tx, [row.flow_id])[row.flow_id], payload=content.payload, priority=row.priority,
+        attempt=attempt, max_attempts=row.max_attempts, timeout=row.timeout_micros, correlation_id=content.correlation_id,
+        parent_operation_id=content.parent_operation_id, traceparent=content.traceparent,
+        token=reservations.token(tx.host.token_key, grant, row.id, fence), fence=fence, expires_at=expires_at,
+    )
+
+
+def _held(tx: Tx, grant: Grant, ids: Sequence[bytes]) -> tuple[Granted, ...]:
+    """What a grant of an earlier try or call still holds, in the order in which it was given."""
+    rows = {row.id: row for row in store.select_granted(tx, [grant.digest], ids) if row.due_at > tx.now}
+    contents = _contents(tx, list(rows))
+    return tuple(
+        _granted(tx, rows[job_id], contents[job_id], grant, rows[job_id].attempt, rows[job_id].fence, rows[job_id].due_at)
+        for job_id in ids if job_id in rows
+    )
+
+
+# -- repeats ---------------------------------------------------------------------------------------------------------------
+
+
+def _recall(tx: Tx, commands: Sequence[Claim]) -> list[Claimed | Refusal] | None:
+    """An earlier try of this unit may have been committed: if any of its jobs carries its grant, all of it was."""
+    if "claim" not in tx.memo:
+        return None
+    grant, by_order = tx.memo["claim"]
+    ids = [job_id for got in by_order.values() for job_id in got]
+    if not ids or not store.select_granted(tx, [grant.digest], ids):
+        return None
+    answers = _replays(tx, commands) | {index: Claimed(_held(tx, grant, ids)) for index, ids in by_order.items()}
+    return [answers[index] for index in range(len(commands))]
+
+
+def _replays(tx: Tx, commands: Sequence[Claim]) -> dict[int, Claimed | Refusal]:
+    """Answers of repeated claims, by place. A claim id whose grants have all ended is free for new ones. The same claim
+    twice in one unit is one claim: the second is given nothing."""
+    known: dict[bytes, int] = {}
+    found: dict[int, Claimed | Refusal] = {}
+    for index, command in enumerate(commands):
+        if command.claim_id is not None and known.setdefault(_digest(command), index) != index:
+            found[index] = Claimed()
+    spent: list[bytes] = []
+    for row in store.lock_claims(tx, sorted(known)) if known else ():
+        command = commands[known[row.digest]]
+        grant = reservations.unseal(
+            tx.host.token_key, row.sealed, row.grant_digest, command.caller.principal.key_id, command.claim_id or ""
+        )
+        ids = [row.job_ids[place:place + 16] for place in range(0, len(row.job_ids), 16)]
+        held = _held(tx, grant, ids) if grant is not None else ()
+        if held:
+            found[known[row.digest]] = Claimed(held, replayed=True)
+        else:
+            spent.append(row.digest)
+    if spent:
+        store.delete_claims(tx, spent)
+    return found
+
+
+def _digest(command: Claim) -> bytes:
+    return reservations.claim_digest(command.caller.principal.key_id, command.claim_id or "")
+
+
+def _remember_claims(tx: Tx, orders: list[_Order], grant: Grant) -> None:
+    rows = [
+        {
+            "digest": _digest(order.claim),
+            "sealed": reservations.seal(tx.host.token_key, grant, order.claim.caller.principal.key_id, order.claim.claim_id),
+            "grant_digest": grant.digest, "job_ids": b"".join(order.got), "purge_at": tx.now + _longest(order),
+        }
+        for order in orders if order.claim.claim_id is not None and order.got
+    ]
+    if rows:
+        store.insert_claim(tx, sorted(rows, key=lambda row: bytes(row["digest"])))
+
+
+def _longest(order: _Order) -> int:
+    """A grant may be renewed up to its jobs' own ceilings."""
+    return max(row.timeout_micros for row in order.got.values()) + LOST_CLAIM_KEPT
+
+
+def _tell(tx: Tx, commands: Sequence[Claim], orders: list[_Order]) -> None:
+    memory, now = flows.here(tx), tx.now
+    taken: dict[tuple[int, Figure], int] = defaultdict(int)
+    for order in orders:
+        for row in order.got.values():
+            taken[row.flow_id, Figure.CLAIMED] += 1
+    ends = [min(order.claim.lease, row.timeout_micros) for order in orders for row in order.got.values()]
+
+    def told() -> None:
+        for command in commands:
+            memory.claimed(now, command.worker, command.queues, command.handlers)
+        memory.count(now, taken)
+        if ends:
+            memory.abandon_in(min(ends) / MICROS)
+
+    tx.on_commit(told)

@@ -1,0 +1,174 @@
+"""Enqueue: jobs come to be."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from app.clock import MICROS, micros
+from app.db.tx import Tx
+from app.errors import IDEMPOTENCY_CONFLICT, QUEUE_FULL, Refusal
+from app.primitives.jobs.store import work as store
+from app.primitives.jobs.model import Enqueue, Enqueued, Flow, Job, NewJob, State
+from app.primitives.jobs.ops import flows
+
+CORRELATION, PARENT = 1, 2
+
+
+def enqueue(tx: Tx, commands: Sequence[Enqueue]) -> list[list[Enqueued | Refusal]]:
+    """Insert the jobs of all commands in one go.
+
+    Guarantee: a job whose `Enqueued` was answered is on disk. A key that is there gives its job (`replayed`) if the content
+    is the same, else `idempotency_conflict`. Race: of two enqueues with one key, one inserts; the other's unit fails as a
+    duplicate, runs again and replays. After a COMMIT without an answer the ids themselves are looked up.
+    """
+    ids = flows.resolve(tx, {job.flow for command in commands for job in command.jobs})
+    work = _Work(tx, ids)
+    if tx.repeated:
+        work.recall([job.id for command in commands for job in command.jobs])
+    work.look_up_keys([job.key_digest for command in commands for job in command.jobs if job.key_digest])
+    work.measure_depths({job.flow[0] for command in commands for job in command.jobs})
+    outcomes = [[work.decide(command, job) for job in command.jobs] for command in commands]
+    work.write()
+    return outcomes
+
+
+class _Work:
+    """One transaction's worth of enqueueing: decides job by job, writes table by table."""
+
+    def __init__(self, tx: Tx, flow_ids: dict[Flow, int]) -> None:
+        self.tx = tx
+        self.flow_ids = flow_ids
+        self.there: dict[bytes, Job] = {}
+        self.keys: dict[bytes, tuple[bytes, Job]] = {}
+        self.room: dict[str, int] = {}
+        self.new: list[tuple[Enqueue, NewJob, Job]] = []
+
+    def recall(self, ids: list[bytes]) -> None:
+        self.there = {row.id: job_of(row, self._names()) for row in store.select_jobs(self.tx, ids)}
+
+    def look_up_keys(self, digests: list[bytes]) -> None:
+        if not digests:
+            return
+        rows = store.select_keys(self.tx, sorted(set(digests)))
+        jobs = {row.id: job_of(row, self._names()) for row in store.select_jobs(self.tx, [row.job_id for row in rows])}
+        self.keys = {row.digest: (row.fingerprint, jobs[row.job_id]) for row in rows if row.job_id in jobs}
+
+    def measure_depths(self, queues: set[str]) -> None:
+        memory = flows.here(self.tx)
+        for queue in sorted(queues):
+            limit = memory.max_depth(queue)
+            if limit is not None:
+                self.room[queue] = limit - store.count_waiting(self.tx, memory.flow_ids_of(queue) or [-1], limit)
+
+    def decide(self, command: Enqueue, new: NewJob) -> Enqueued | Refusal:
+        if new.id in self.there:
+            return Enqueued(self.there[new.id])
+        if new.key_digest is not None and new.key_digest in self.keys:
+            fingerprint, job = self.keys[new.key_digest]
+            if fingerprint == new.fingerprint:
+                return Enqueued(job, replayed=True)
+            return Refusal(IDEMPOTENCY_CONFLICT, "This idempotency key belongs to a job with other content.")
+        queue = new.flow[0]
+        if queue in self.room:
+            if self.room[queue] <= 0:
+                return Refusal(QUEUE_FULL, "As many jobs wait in this queue as its limit allows.", retry_after_seconds=5)
+            self.room[queue] -= 1
+        job = self._job(new)
+        self.new.append((command, new, job))
+        if new.key_digest is not None:
+            self.keys[new.key_digest] = (new.fingerprint or b"", job)
+        return Enqueued(job)
+
+    def _job(self, new: NewJob) -> Job:
+        now, settings = self.tx.now, self.tx.host.settings
+        at = max(now, new.available_at if new.available_at is not None else now + (new.delay or 0))
+        later = at > now
+        timeout = new.timeout if new.timeout is not None else micros(settings.jobs_timeout_seconds)
+        return Job(
+            id=new.id, flow=new.flow, state=State.SCHEDULED if later else State.AVAILABLE, priority=new.priority,
+            available_at=at, due_at=at if later else None, fence=0, attempt=0, lease_losses=0, releases=0, throttles=0,
+            max_attempts=new.max_attempts or settings.jobs_max_attempts, timeout=timeout, retry_until=new.retry_until,
+            created_at=now, correlation_id=new.correlation_id, parent_operation_id=new.parent_operation_id,
+        )
+
+    def write(self) -> None:
+        if not self.new:
+            return
+        keys = [(new.key_digest, new.id, new.fingerprint) for _, new, _ in self.new if new.key_digest is not None]
+        if keys:
+            # first, and in one order everywhere: a duplicate is found before anything else was written
+            store.insert_keys(self.tx, [
+                {"digest": digest, "job_id": job_id, "fingerprint": mark} for digest, job_id, mark in sorted(keys)
+            ])
+        store.insert_jobs(self.tx, [self._hot(job) for _, _, job in self.new])
+        store.insert_contents(self.tx, [_content(command, new) for command, new, _ in self.new])
+        references = [row for _, new, _ in self.new for row in _references(new)]
+        if references:
+            store.insert_refs(self.tx, references)
+        self.tx.on_commit(self._tell)
+
+    def _hot(self, job: Job) -> dict[str, Any]:
+        return {
+            "id": job.id, "flow_id": self.flow_ids[job.flow], "state": int(job.state), "priority": job.priority,
+            "available_at": job.available_at, "due_at": job.due_at, "fence": 0, "attempt": 0, "lease_losses": 0,
+            "releases": 0, "throttles": 0, "max_attempts": job.max_attempts, "timeout_micros": job.timeout,
+            "retry_until": job.retry_until, "created_at": job.created_at,
+        }
+
+    def _tell(self) -> None:
+        memory = flows.here(self.tx)
+        ready = Counter(job.flow for _, _, job in self.new if job.state is State.AVAILABLE)
+        if ready:
+            memory.wake(ready)
+        later = [job.available_at for _, _, job in self.new if job.state is State.SCHEDULED]
+        if later:
+            memory.promote_in((min(later) - self.tx.now) / MICROS)
+
+    def _names(self) -> dict[int, Flow]:
+        return _Names(self.tx)
+
+
+class _Names(defaultdict[int, Flow]):
+    """Flow names by id, looked up as needed."""
+
+    def __init__(self, tx: Tx) -> None:
+        super().__init__()
+        self._tx = tx
+
+    def __missing__(self, flow_id: int) -> Flow:
+        self[flow_id] = flows.names(self._tx, [flow_id])[flow_id]
+        return self[flow_id]
+
+
+def job_of(row: Any, names: dict[int, Flow]) -> Job:
+    """A row of the hot table as a record."""
+    return Job(
+        id=row.id, flow=names[row.flow_id], state=State(row.state), priority=row.priority, available_at=row.available_at,
+        due_at=row.due_at, fence=row.fence, attempt=row.attempt, lease_losses=row.lease_losses, releases=row.releases,
+        throttles=row.throttles, max_attempts=row.max_attempts, timeout=row.timeout_micros, retry_until=row.retry_until,
+        created_at=row.created_at, claimed_at=row.claimed_at, ended_at=row.ended_at,
+        cancel_requested_at=row.cancel_requested_at, worker=row.worker, category=row.category,
+        ended_request_id=row.ended_request_id,
+    )
+
+
+def _content(command: Enqueue, new: NewJob) -> dict[str, Any]:
+    caller = command.caller
+    return {
+        "job_id": new.id, "payload": new.payload, "correlation_id": new.correlation_id,
+        "parent_operation_id": new.parent_operation_id, "traceparent": caller.traceparent, "tracestate": caller.tracestate,
+        "request_id": caller.request_id, "created_by": caller.principal.key_id,
+    }
+
+
+def _references(new: NewJob) -> list[dict[str, Any]]:
+    named = ((CORRELATION, new.correlation_id), (PARENT, new.parent_operation_id))
+    return [{"kind": kind, "digest": reference(text), "job_id": new.id} for kind, text in named if text is not None]
+
+
+def reference(text: str) -> bytes:
+    """What a correlation or parent id is found by."""
+    return hashlib.sha256(text.encode()).digest()

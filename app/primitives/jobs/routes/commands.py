@@ -1,0 +1,122 @@
+"""From validated bodies to commands: units become microseconds, keys become digests, identities are made."""
+
+from __future__ import annotations
+
+import hashlib
+from uuid import UUID
+
+from app.clock import micros
+from app.http.call import Call
+from app.primitives.jobs.model import (
+    Beat,
+    Caller,
+    Claim,
+    NewJob,
+    Outcome,
+    Settlement,
+    new_id,
+)
+from app.primitives.jobs.schemas.work import (
+    ClaimJobs,
+    CompleteJob,
+    EnqueueJob,
+    FailJob,
+    HeartbeatJob,
+    ReleaseJob,
+    SettleItem,
+    UnknownJob,
+)
+from app.reservations import settlement_digest
+
+DEFAULT_LEASE_SECONDS = 60.0
+
+
+def caller_of(call: Call) -> Caller:
+    return Caller(call.principal, call.request_id, call.traceparent)
+
+
+def new_job(body: EnqueueJob) -> NewJob:
+    """The id is made here, before anything is tried: it is what the command is known by."""
+    key = body.idempotency_key
+    return NewJob(
+        id=new_id(), flow=(body.queue, body.type, body.schema_version), payload=body.payload, priority=body.priority,
+        available_at=body.available_at, delay=_micros(body.delay_seconds), max_attempts=body.max_attempts,
+        timeout=_micros(body.timeout_seconds), retry_until=body.retry_until,
+        key_digest=None if key is None else hashlib.sha256(key.encode()).digest(),
+        fingerprint=None if key is None else _fingerprint(body), correlation_id=body.correlation_id,
+        parent_operation_id=body.parent_operation_id,
+    )
+
+
+def _fingerprint(body: EnqueueJob) -> bytes:
+    """Over everything that was sent but the key, the payload as bytes."""
+    return settlement_digest(
+        body.queue, body.type, body.schema_version, body.payload, body.priority, body.available_at, body.delay_seconds,
+        body.max_attempts, body.timeout_seconds, body.retry_until, body.correlation_id, body.parent_operation_id,
+    )
+
+
+def _micros(seconds: float | None) -> int | None:
+    return None if seconds is None else micros(seconds)
+
+
+def claim(body: ClaimJobs, caller: Caller) -> Claim:
+    return Claim(
+        queues=tuple(dict.fromkeys(body.queues)),
+        handlers=tuple((handler.type, tuple(handler.schema_versions)) for handler in body.handlers or ()),
+        worker=body.worker, limit=body.limit, lease=micros(body.lease_seconds), caller=caller, claim_id=body.claim_id,
+    )
+
+
+def beat(job_id: str, body: HeartbeatJob) -> Beat:
+    lease = DEFAULT_LEASE_SECONDS if body.lease_seconds is None else body.lease_seconds
+    return Beat(UUID(job_id).bytes, body.token, micros(lease), body.progress)
+
+
+def settlement(item: SettleItem) -> Settlement:
+    return _settlement(
+        item.id, item.token, item.outcome, result=item.result, category=item.category, message=item.message,
+        reference=item.reference, retry=bool(item.retry), delay=item.retry_after_seconds if item.delay_seconds is None
+        else item.delay_seconds, reason=item.reason,
+    )
+
+
+def completed(job_id: str, body: CompleteJob) -> Settlement:
+    return _settlement(job_id, body.token, Outcome.SUCCEEDED, result=body.result)
+
+
+def failed(job_id: str, body: FailJob) -> Settlement:
+    return _settlement(
+        job_id, body.token, Outcome.FAILED, category=body.category, message=body.message, reference=body.reference,
+        retry=body.retry, delay=body.retry_after_seconds,
+    )
+
+
+def unknown(job_id: str, body: UnknownJob) -> Settlement:
+    return _settlement(
+        job_id, body.token, Outcome.UNKNOWN, category=body.category, message=body.message, reference=body.reference
+    )
+
+
+def released(job_id: str, body: ReleaseJob) -> Settlement:
+    return _settlement(job_id, body.token, Outcome.RELEASED, reason=body.reason, delay=body.delay_seconds)
+
+
+def _settlement(job_id: str, token: str, outcome: Outcome, **content: object) -> Settlement:
+    """The digest is over the content alone, in one order, so that every way to settle the same gives the same."""
+    delay = content.pop("delay", None)
+    filled = {name: content.get(name) for name in ("result", "category", "message", "reference", "retry", "reason")}
+    digest = settlement_digest(outcome.value, *(_plain(value) for value in filled.values()), _plain(delay))
+    return Settlement(
+        id=UUID(job_id).bytes, token=token, outcome=outcome, digest=digest,
+        delay=None if delay is None else micros(delay),  # type: ignore[arg-type]  # a number, from the schema
+        **{**filled, "retry": bool(filled["retry"])},  # type: ignore[arg-type]  # typed by the schemas above
+    )
+
+
+def _plain(value: object) -> bytes | str | float | None:
+    if value is None or value is False:
+        return None
+    if isinstance(value, bytes | float | int):
+        return value
+    return str(value)

@@ -1,0 +1,178 @@
+"""Tables of the jobs. Indexes are named by the query that they serve.
+
+`jobs` is the hot row: at most two secondary indexes, no payload, no foreign key. `due_at` means "when the service itself
+must look at this row next": the run time if scheduled, the lease end if running, the purge time if ended.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Column, Index, PrimaryKeyConstraint, Table, UniqueConstraint
+
+from app.db.metadata import TABLE_OPTIONS, Count, Digest, Id, Moment, Name, Opaque, Serial, Small, Text, metadata, named
+
+CLAIM_INDEX = named("jobs_claim")
+DUE_INDEX = named("jobs_due")
+
+queues = Table(
+    named("queues"), metadata,
+    Column("name", Name(), primary_key=True),
+    Column("paused_at", Moment),
+    Column("paused_reason", Text(500)),
+    Column("max_depth", Count),
+    Column("retention_seconds", Moment),
+    Column("description", Text(1000), nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("updated_at", Moment, nullable=False),
+    **TABLE_OPTIONS,
+)
+
+# a flow is a (queue, type, schema_version): what a claim may take or not take as a whole
+flows = Table(
+    named("flows"), metadata,
+    Column("id", Serial, primary_key=True, autoincrement=True),
+    Column("queue", Name(), nullable=False),
+    Column("type", Name(), nullable=False),
+    Column("schema_version", Count, nullable=False),
+    UniqueConstraint("queue", "type", "schema_version", name=named("flows_name")),
+    **TABLE_OPTIONS,
+)
+
+jobs = Table(
+    named("jobs"), metadata,
+    Column("id", Id, primary_key=True),
+    Column("flow_id", Serial, nullable=False),
+    Column("state", Small, nullable=False),
+    Column("priority", Small, nullable=False),
+    Column("available_at", Moment, nullable=False),
+    Column("due_at", Moment),
+    Column("fence", Count, nullable=False),
+    Column("attempt", Count, nullable=False),
+    Column("lease_losses", Count, nullable=False),
+    Column("releases", Count, nullable=False),
+    Column("throttles", Count, nullable=False),
+    Column("max_attempts", Count, nullable=False),
+    Column("timeout_micros", Moment, nullable=False),
+    Column("retry_until", Moment),
+    Column("created_at", Moment, nullable=False),
+    Column("claimed_at", Moment),
+    Column("ended_at", Moment),
+    Column("cancel_requested_at", Moment),
+    Column("worker", Text(128)),
+    Column("category", Name()),  # of the last real failure
+    Column("ended_request_id", Name()),
+    Column("grant_digest", Digest),  # of the newest reservation; stays after its end, for replays
+    Column("settlement_digest", Digest),  # of what that reservation was settled with
+    Index(CLAIM_INDEX, "flow_id", "state", "priority", "available_at", "id"),
+    Index(DUE_INDEX, "state", "due_at", "id"),
+    **TABLE_OPTIONS,
+)
+
+job_contents = Table(
+    named("job_contents"), metadata,
+    Column("job_id", Id, primary_key=True),
+    Column("payload", Opaque, nullable=False),
+    Column("correlation_id", Text(255)),
+    Column("parent_operation_id", Text(255)),
+    Column("traceparent", Name(64)),
+    Column("tracestate", Name(512)),
+    Column("request_id", Name(), nullable=False),
+    Column("created_by", Name(), nullable=False),
+    **TABLE_OPTIONS,
+)
+
+job_results = Table(
+    named("job_results"), metadata,
+    Column("job_id", Id, primary_key=True),
+    Column("result", Opaque, nullable=False),
+    **TABLE_OPTIONS,
+)
+
+job_progress = Table(
+    named("job_progress"), metadata,
+    Column("job_id", Id, primary_key=True),
+    Column("progress", Opaque, nullable=False),
+    Column("updated_at", Moment, nullable=False),
+    **TABLE_OPTIONS,
+)
+
+# an idempotency key lives as long as its job
+job_keys = Table(
+    named("job_keys"), metadata,
+    Column("digest", Digest, primary_key=True),
+    Column("job_id", Id, nullable=False),
+    Column("fingerprint", Digest, nullable=False),
+    Index(named("job_keys_job"), "job_id"),
+    **TABLE_OPTIONS,
+)
+
+# finds jobs by correlation or parent; jobs that have neither pay nothing
+job_refs = Table(
+    named("job_refs"), metadata,
+    Column("kind", Small, nullable=False),
+    Column("digest", Digest, nullable=False),
+    Column("job_id", Id, nullable=False),
+    PrimaryKeyConstraint("kind", "digest", "job_id"),
+    Index(named("job_refs_job"), "job_id"),
+    **TABLE_OPTIONS,
+)
+
+# what happened to a job besides being enqueued, claimed and completed, which its own row tells
+job_events = Table(
+    named("job_events"), metadata,
+    Column("job_id", Id, nullable=False),
+    Column("id", Id, nullable=False),
+    Column("at", Moment, nullable=False),
+    Column("kind", Name(32), nullable=False),
+    Column("attempt", Count),
+    Column("fence", Count),
+    Column("claimed_at", Moment),
+    Column("worker", Text(128)),
+    Column("category", Name()),
+    Column("message", Text(2000)),
+    Column("reference", Text(255)),
+    Column("actor", Name()),
+    Column("request_id", Name()),
+    Column("grant_digest", Digest),
+    Column("settlement_digest", Digest),
+    Column("detail", Opaque),
+    PrimaryKeyConstraint("job_id", "id"),
+    **TABLE_OPTIONS,
+)
+
+# grants that a caller may ask for again by its claim id
+job_claims = Table(
+    named("job_claims"), metadata,
+    Column("digest", Digest, primary_key=True),
+    Column("sealed", Digest, nullable=False),
+    Column("grant_digest", Digest, nullable=False),
+    Column("job_ids", Opaque, nullable=False),
+    Column("purge_at", Moment, nullable=False),
+    Index(named("job_claims_purge"), "purge_at"),
+    **TABLE_OPTIONS,
+)
+
+# sums of what each process has seen, for statistics; never read by a decision
+job_figures = Table(
+    named("job_figures"), metadata,
+    Column("flow_id", Serial, nullable=False),
+    Column("minute", Moment, nullable=False),
+    Column("figure", Small, nullable=False),
+    Column("amount", Moment, nullable=False),
+    PrimaryKeyConstraint("flow_id", "minute", "figure"),
+    Index(named("job_figures_minute"), "minute"),
+    **TABLE_OPTIONS,
+)
+
+# who has claimed or beaten lately, for people; gives no authority
+job_workers = Table(
+    named("job_workers"), metadata,
+    Column("digest", Digest, primary_key=True),
+    Column("worker", Text(128), nullable=False),
+    Column("queue", Name(), nullable=False),
+    Column("handlers", Opaque, nullable=False),
+    Column("last_claimed_at", Moment),
+    Column("last_beat_at", Moment),
+    Column("seen_at", Moment, nullable=False),
+    Index(named("job_workers_seen"), "seen_at"),
+    **TABLE_OPTIONS,
+)

@@ -1,0 +1,60 @@
+"""A private MySQL server, from PATH or from a folder that holds a whole system to `chroot` into."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from tests.servers.mysql_family import MySQLFamily
+
+
+class MySQL(MySQLFamily):
+    name = "mysql"
+
+    def __init__(self, server: str, root: Path | None = None) -> None:
+        """`server` is the program, inside `root` where one is given."""
+        super().__init__()
+        self._server = server
+        self._root = root
+        # What the server writes must lie inside its root.
+        self.folder_root = root / "tmp" if root is not None else None
+
+    def prepare(self, folder: Path) -> None:
+        subprocess.run(
+            [
+                *self._program(),
+                "--no-defaults",
+                "--initialize-insecure",
+                f"--datadir={self._inside(folder, 'data')}",
+                *self.run_as(),
+            ],
+            check=True,
+            capture_output=True,
+        )
+        self.write_account(folder)
+
+    def command(self, folder: Path) -> list[str]:
+        return [
+            *self._program(),
+            "--no-defaults",
+            f"--datadir={self._inside(folder, 'data')}",
+            f"--socket={self._inside(folder, 'sock')}",
+            f"--pid-file={self._inside(folder, 'pid')}",
+            "--bind-address=127.0.0.1",
+            f"--port={self.port}",
+            f"--init-file={self._inside(folder, 'account.sql')}",
+            "--mysqlx=OFF",
+            "--secure-file-priv=NULL",
+            "--skip-name-resolve",
+            "--max-connections=500",
+            "--innodb-buffer-pool-size=64M",
+            *self.run_as(),
+        ]
+
+    def _program(self) -> list[str]:
+        return [self._server] if self._root is None else ["chroot", str(self._root), self._server]
+
+    def _inside(self, folder: Path, name: str) -> str:
+        """The path of a file as the server sees it."""
+        path = folder / name
+        return str(path) if self._root is None else f"/{path.relative_to(self._root)}"
