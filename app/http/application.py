@@ -6,7 +6,7 @@ Front stands outside the framework's own error handling, so that every error the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
@@ -30,6 +30,7 @@ from app.errors import (
 from app.http import docs, health, metrics, openapi
 from app.http.dispatch import Dispatch
 from app.http.middleware import Front
+from app.http.problem import internal, problem_bytes, problem_headers
 from app.jsontext import refusal_of
 
 _BY_STATUS: dict[int, Code] = {
@@ -59,19 +60,50 @@ class Application(FastAPI):
         return self.openapi_schema
 
 
-def build(runtime: Any, routers: Sequence[APIRouter], **options: Any) -> Application:
-    """The application for `runtime`: our own routes, the given routers, error handling. `options` go to FastAPI."""
-    app = Application(title=openapi.TITLE, version=openapi.version(), **options)
+def build(
+    runtime: Any,
+    routers: Sequence[APIRouter],
+    *,
+    checks: Sequence[Callable[[Any], Any]] = (),
+    collectors: Sequence[metrics.Collect] = (),
+    **options: Any,
+) -> Application:
+    """The application for `runtime`: our own routes, the given routers, error handling. `options` go to FastAPI.
+
+    `checks` and `collectors` are those of the primitives' manifests: for `/health` and for `/metrics`.
+    """
+    app = Application(title=openapi.TITLE, version=metrics.release(), **options)
     app.state.runtime = runtime
-    app.state.metrics = metrics.Metrics(runtime)
+    app.state.metrics = metrics.Metrics(runtime, collectors)
+    app.state.checks = tuple(checks)
     for router in (*routers, health.router, metrics.router, docs.router):
         app.include_router(router)
+    app.add_exception_handler(Refusal, _refusal)
+    app.add_exception_handler(Exception, _failure)
     app.add_exception_handler(HTTPException, _http_exception)
     app.add_exception_handler(RequestValidationError, _request_validation)
     return app
 
 
-async def _http_exception(_request: Request, error: Exception) -> Response:
+# Handlers give a response: what they raised would pass through the framework's own guard, which answers in plain text.
+
+
+def _respond(request: Request, refusal: Refusal) -> Response:
+    body = problem_bytes(refusal, request.scope["state"]["request_id"])
+    return Response(body, refusal.http_status, problem_headers(refusal))
+
+
+async def _refusal(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refusal)
+    return _respond(request, error)
+
+
+async def _failure(request: Request, _error: Exception) -> Response:
+    """The error itself goes on to Front, which logs it."""
+    return _respond(request, internal())
+
+
+async def _http_exception(request: Request, error: Exception) -> Response:
     """What Starlette and FastAPI raise themselves. Their texts are not passed on."""
     assert isinstance(error, HTTPException)
     status = error.status_code
@@ -82,14 +114,14 @@ async def _http_exception(_request: Request, error: Exception) -> Response:
     if status == 405 and error.headers:
         extra["allow"] = [method.strip() for method in error.headers.get("Allow", "").split(",") if method.strip()]
     detail = "There is nothing at this path." if status == 404 else code.title + "."
-    raise Refusal(code, detail, extra, status=status)
+    return _respond(request, Refusal(code, detail, extra, status=status))
 
 
-async def _request_validation(_request: Request, error: Exception) -> Response:
+async def _request_validation(request: Request, error: Exception) -> Response:
     """What FastAPI found in a request to one of the few routes that it validates itself."""
     assert isinstance(error, RequestValidationError)
-    errors = [{**one, "loc": one["loc"][1:]} for one in error.errors()]
-    if any(one["type"] == "json_invalid" for one in error.errors()):
-        raise Refusal(VALIDATION_FAILED, "The body is not JSON.", status=400)
-    prefix = "?" if error.errors() and error.errors()[0]["loc"][0] == "query" else "#/"
-    raise refusal_of(errors, prefix)
+    found = error.errors()
+    if any(one["type"] == "json_invalid" for one in found):
+        return _respond(request, Refusal(VALIDATION_FAILED, "The body is not JSON.", status=400))
+    prefix = "?" if found and found[0]["loc"][0] == "query" else "#/"
+    return _respond(request, refusal_of([{**one, "loc": one["loc"][1:]} for one in found], prefix))

@@ -43,12 +43,13 @@ class Entry:
 class Directory:
     """This process's copy of all API keys.
 
-    `refresh` reads them again (set by the keys primitive). `used` collects when each key was last seen, for its loop.
+    `refresh` reads them again (set by the keys primitive).
     """
 
     def __init__(self) -> None:
         self.refresh: Callable[[], Awaitable[None]] | None = None
-        self.used: dict[str, int] = {}
+        self._used: dict[str, int] = {}
+        self._written: dict[str, int] = {}
         self._entries: dict[str, Entry] = {}
         self._open = False
         self._loaded: int | None = None
@@ -80,8 +81,18 @@ class Directory:
         fits = hmac.compare_digest(digest, _NO_DIGEST if entry is None else entry.digest)
         if entry is None or not fits or entry.revoked or (entry.expires_at is not None and entry.expires_at <= now):
             return None
-        self.used[key_id] = now
+        self._used[key_id] = now
         return entry.principal
+
+    def take_used(self, least: int) -> dict[str, int]:
+        """When keys were last used, for those whose last report is `least` microseconds older. What is taken is not given
+        again, so that a report that fails is lost; the next use makes another.
+        """
+        due = {key: at for key, at in self._used.items() if at - self._written.get(key, -least) >= least}
+        self._written.update(due)
+        for key in due:
+            del self._used[key]
+        return due
 
     async def look_again(self, key_id: str) -> bool:
         """Renew the copy because `key_id` is not in it; True if it is worth a second look. At most twice a second."""
@@ -157,7 +168,7 @@ def is_loopback(host: str) -> bool:
     return bool((mapped or address).is_loopback)
 
 
-def refuse_open_bind(settings: Any, has_keys: bool) -> None:
+def refuse_open_bind(settings: Any, *, has_keys: bool) -> None:
     """Raise StartupProblem for an address that others can reach while no API key was ever made."""
     if not has_keys and not is_loopback(settings.host):
         raise StartupProblem(

@@ -102,7 +102,7 @@ class Dispatch:
             for segment in segments:
                 node = node.grow(segment)
             names = tuple(segment[1:-1] for segment in segments if segment.startswith("{"))
-            for method in route.methods:
+            for method in route.methods or ():
                 if method in node.targets:
                     raise RuntimeError(f"{method} {template} is declared twice")
                 node.targets[method] = _Target(route.thin, template, names)

@@ -37,7 +37,8 @@ CLIENT_GONE = 499
 
 class Front:
     """One request from its first byte to its access line. Keeps what others read in `scope["state"]`: `request_id`,
-    `traceparent`, `route` (template), `principal` (key id), `quiet`."""
+    `traceparent`, `route` (template), `principal` (key id), `quiet`.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -59,7 +60,7 @@ class Front:
                 "request_failed", method=scope["method"], route=exchange.route, request_id=exchange.request_id,
                 error=type(error).__name__, exc_info=error,
             )
-            if exchange.status:
+            if exchange.status and not exchange.ended:
                 raise  # the answer is under way: only breaking the connection tells the client
             await exchange.refuse(internal())
         finally:
@@ -69,7 +70,7 @@ class Front:
 class _Exchange:
     """The state of one request and its answer."""
 
-    __slots__ = ("_length", "_scope", "_send", "_since", "request_id", "state", "status")
+    __slots__ = ("_length", "_scope", "_send", "_since", "ended", "request_id", "state", "status")
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self._since = time.perf_counter()
@@ -77,6 +78,7 @@ class _Exchange:
         self._send = send
         self._length = 0
         self.status = 0
+        self.ended = False
         given: bytes | None = None
         trace: bytes | None = None
         for name, value in scope["headers"]:
@@ -115,6 +117,8 @@ class _Exchange:
             present = {name for name, _ in headers}
             headers.append((b"x-request-id", self.request_id.encode("ascii")))
             headers.extend(pair for pair in _DEFAULTS if pair[0] not in present)
+        elif not message.get("more_body", False):
+            self.ended = True
         await self._send(message)
 
     async def refuse(self, refusal: Refusal) -> None:

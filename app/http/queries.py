@@ -22,7 +22,8 @@ def parse_query(model: type[BaseModel] | None, query_string: bytes) -> Any:
     try:
         pairs = parse_qsl(query_string.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=100)
     except ValueError:
-        raise Refusal(VALIDATION_FAILED, "The query string is not valid: send names and values as UTF-8, percent-encoded.") from None
+        detail = "The query string is not valid: send names and values as UTF-8, percent-encoded."
+        raise Refusal(VALIDATION_FAILED, detail, status=400) from None
     values: dict[str, str] = {}
     for name, value in pairs:
         if name in values:
@@ -37,7 +38,12 @@ def _validated(model: type[BaseModel], values: dict[str, str]) -> BaseModel:
     try:
         return model.model_validate(values)
     except ValidationError as invalid:
-        raise refusal_of(invalid.errors(include_url=False, include_input=False), "?") from None
+        refusal = refusal_of(invalid.errors(include_url=False, include_input=False), "?")
+        errors = tuple(
+            FieldError(one.pointer, "is not a known parameter" if one.detail == "is not a known field" else one.detail)
+            for one in refusal.errors
+        )
+        raise Refusal(refusal.code, refusal.detail, errors=errors) from None
 
 
 def _refused(name: str, detail: str) -> Refusal:

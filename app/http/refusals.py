@@ -34,7 +34,6 @@ def responses_of(
     query: type[BaseModel] | None,
     also: Mapping[int, str] | None,
     answers: type[BaseModel],
-    media_type: str,
 ) -> dict[int | str, dict[str, Any]]:
     """The `responses` of one route for FastAPI: further successes, the refusals grouped by status, and `default`."""
     found: dict[int | str, dict[str, Any]] = {

@@ -38,12 +38,12 @@ from fastapi import APIRouter, Path, Query
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import compile_path
 from starlette.types import Receive, Scope, Send
 
 from app.access import Role
-from app.errors import Code, Refusal, not_found
+from app.errors import Code, not_found
 from app.http.auth import identify
 from app.http.bodies import check_content_type, read_body
 from app.http.call import Answer, Call, runtime_of
@@ -184,27 +184,28 @@ class ThinRouter(APIRouter):
                 path, _stub(handler, thin, types), methods=[method], name=name, operation_id=name, status_code=status_code,
                 response_model=answers, summary=summary or title, description=text or summary or title,
                 response_description=response_description, include_in_schema=include_in_schema,
-                responses=responses_of(refuses, thin.roles, body, query, also, answers, media_type),
-                openapi_extra=_extra(roles, media_type, status_code, answers), route_class_override=ThinRoute,
+                responses=responses_of(refuses, roles, body, query, also, answers), response_class=_response_class(media_type),
+                openapi_extra={"security": [{"bearer": []}] if roles else [], "x-roles": [str(role) for role in roles]},
+                route_class_override=ThinRoute,
             )
             return handler
 
         return register
 
-    def get(self, path: str, **options: Any) -> Callable[[Handler], Handler]:  # type: ignore[override]
-        return self._declare("GET", path, options)
+    def get(self, at: str, /, **options: Any) -> Callable[[Handler], Handler]:  # type: ignore[override]
+        return self._declare("GET", at, options)
 
-    def post(self, path: str, **options: Any) -> Callable[[Handler], Handler]:  # type: ignore[override]
-        return self._declare("POST", path, options)
+    def post(self, at: str, /, **options: Any) -> Callable[[Handler], Handler]:  # type: ignore[override]
+        return self._declare("POST", at, options)
 
-    def put(self, path: str, **options: Any) -> Callable[[Handler], Handler]:  # type: ignore[override]
-        return self._declare("PUT", path, options)
+    def put(self, at: str, /, **options: Any) -> Callable[[Handler], Handler]:  # type: ignore[override]
+        return self._declare("PUT", at, options)
 
-    def delete(self, path: str, **options: Any) -> Callable[[Handler], Handler]:  # type: ignore[override]
-        return self._declare("DELETE", path, options)
+    def delete(self, at: str, /, **options: Any) -> Callable[[Handler], Handler]:  # type: ignore[override]
+        return self._declare("DELETE", at, options)
 
-    def _declare(self, method: str, path: str, options: dict[str, Any]) -> Callable[[Handler], Handler]:
-        return self.declare(method, path, path_types=options.pop("path", None), **options)
+    def _declare(self, method: str, at: str, options: dict[str, Any]) -> Callable[[Handler], Handler]:
+        return self.declare(method, at, path_types=options.pop("path", None), **options)
 
 
 def thin_router(prefix: str = "", *, tags: Sequence[str]) -> ThinRouter:
@@ -250,5 +251,6 @@ def _texts(handler: Handler) -> tuple[str, str]:
     return first.rstrip("."), rest.strip()
 
 
-def _extra(roles: tuple[Role, ...], media_type: str, status: int, answers: type[BaseModel]) -> dict[str, Any]:
-    return {"security": [{"bearer": []}] if roles else [], "x-roles": [str(role) for role in roles]}
+def _response_class(media_type: str) -> type[Response]:
+    """A class that only tells FastAPI the media type of the answer."""
+    return type("Declared", (JSONResponse,), {"media_type": media_type})

@@ -107,7 +107,7 @@ def _depth(raw: bytes) -> int:
 
 
 def _refusal(raw: bytes, pointer: str, depth: int, kind: str, detail: str) -> Refusal:
-    if kind == "text" or kind == "syntax":
+    if kind in ("text", "syntax"):
         return Refusal(VALIDATION_FAILED, detail, status=400)
     where = pointer + _locate(raw, kind, depth)
     return Refusal(VALIDATION_FAILED, "The body is not valid.", errors=(FieldError(where, detail),))

@@ -39,9 +39,7 @@ def wrong(detail: str) -> PydanticCustomError:
 class Body(BaseModel):
     """Base of every request body: strict types, no unknown fields, immutable."""
 
-    model_config = ConfigDict(
-        extra="forbid", strict=True, frozen=True, allow_inf_nan=False, ser_json_inf_nan="null", hide_input_in_errors=True
-    )
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, hide_input_in_errors=True)
 
 
 class Params(BaseModel):
@@ -69,8 +67,8 @@ class Opaque:
 def _opaque(value: Any, info: ValidationInfo) -> bytes:
     if isinstance(value, bytes):  # built in Python, by a command or a test
         return value
-    taken: list[bytes] = info.context  # made by `parse`, which has put an index into it in place of each value
-    return taken[value]
+    taken: Any = info.context  # made by `parse`, which has put an index into it in place of each value
+    return bytes(taken[value])
 
 
 OpaqueJson = Annotated[bytes, Opaque()]
@@ -102,9 +100,10 @@ def _no_control(value: str) -> str:
     return value
 
 
-Label = Annotated[str, StringConstraints(min_length=1, max_length=128), AfterValidator(_no_control)]  # a worker, an owner
-Reason = Annotated[str, StringConstraints(min_length=1, max_length=500), AfterValidator(_no_control)]  # why somebody did it
-Note = Annotated[str, StringConstraints(max_length=2000), AfterValidator(_no_control)]  # a message, a description
+# for people: a worker's or an owner's name; why somebody did something; a message or a description
+Label = Annotated[str, StringConstraints(min_length=1, max_length=128), AfterValidator(_no_control)]
+Reason = Annotated[str, StringConstraints(min_length=1, max_length=500), AfterValidator(_no_control)]
+Note = Annotated[str, StringConstraints(max_length=2000), AfterValidator(_no_control)]
 
 _RFC3339 = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:\.(\d{1,12}))?([Zz]|[+-]\d\d:\d\d)", re.ASCII

@@ -135,13 +135,17 @@ class Server(Engine):
 
     def pause(self) -> None:
         """Freeze every process of the server: connections stay open and nobody answers."""
-        for pid in family(self.pid):
-            os.kill(pid, signal.SIGSTOP)
+        stopped: set[int] = set()
+        # Parents first, and again until nobody is new: a process may have been born meanwhile.
+        while fresh := [pid for pid in family(self.pid) if pid not in stopped]:
+            for pid in fresh:
+                _send(pid, signal.SIGSTOP)
+            stopped.update(fresh)
 
     def resume(self) -> None:
         """Undo `pause`."""
         for pid in family(self.pid):
-            os.kill(pid, signal.SIGCONT)
+            _send(pid, signal.SIGCONT)
 
     def restart(self) -> None:
         """Stop in good order, then start."""

@@ -5,6 +5,7 @@ It knows nothing of the protocols that it carries; `url` asks the drivers for pl
 
 from __future__ import annotations
 
+import re
 import selectors
 import socket
 import struct
@@ -36,6 +37,10 @@ class Behaviour:
     cut_by_reset: bool = False
     marker: bytes | None = None  # the request to act on, once
     marker_action: Literal["lose_reply", "silence", "cut_before"] = "lose_reply"
+
+    def marks(self, request: bytes) -> bool:
+        """Whether the marker stands in the request as a word: COMMIT is not in READ COMMITTED."""
+        return self.marker is not None and bool(re.search(rb"(?<!\w)" + re.escape(self.marker) + rb"(?!\w)", request))
 
 
 HEALTHY = Behaviour()
@@ -85,8 +90,8 @@ class Proxy:
     def lose_reply_to(self, marker: bytes, *, silence: bool = False) -> None:
         """Let the next request that holds `marker` be answered by the server, swallow the answer, cut the connection.
 
-        With `silence` the connection stays open and mute. One request only; later ones pass. The marker must lie in
-        one packet, as a statement like COMMIT does.
+        With `silence` the connection stays open and mute. One request only; later ones pass. The marker is a word or
+        words (COMMIT is not found in COMMITTED), and must lie in one packet, as a short statement does.
         """
         self._arm(Behaviour(marker=marker, marker_action="silence" if silence else "lose_reply"))
 
@@ -273,7 +278,7 @@ class _Link(threading.Thread):
         return [sock for sock in (self._woken, self._client, self._upstream) if sock in ready]
 
     def _request(self, chunk: bytes, behaviour: Behaviour) -> bool:
-        if behaviour.marker is not None and behaviour.marker in chunk and self._proxy.take_marker(behaviour):
+        if behaviour.marks(chunk) and self._proxy.take_marker(behaviour):
             if behaviour.marker_action == "cut_before":
                 self._proxy.struck.set()
                 return False

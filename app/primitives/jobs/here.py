@@ -36,6 +36,7 @@ class Here:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _ids: dict[Flow, int] = field(default_factory=dict)
     _flows: dict[int, Flow] = field(default_factory=dict)
+    _by_queue: dict[str, list[tuple[int, str, int]]] = field(default_factory=dict)
     _retention: dict[str, int | None] = field(default_factory=dict)
     _depth: dict[str, int | None] = field(default_factory=dict)
     _figures: Counter[tuple[int, int, int]] = field(default_factory=Counter)
@@ -47,7 +48,11 @@ class Here:
         """Remember committed flows, and (max_depth, retention_seconds) of queues."""
         with self._lock:
             self._ids.update({flow: flow_id for flow_id, flow in rows})
+            fresh = [(flow_id, flow) for flow_id, flow in rows if flow_id not in self._flows]
             self._flows.update(dict(rows))
+            for flow_id, (queue, type_, version) in fresh:
+                # a new list: readers may hold the old one
+                self._by_queue[queue] = [*self._by_queue.get(queue, []), (flow_id, type_, version)]
             self._depth.update({name: depth for name, (depth, _) in queues.items()})
             self._retention.update({name: retention for name, (_, retention) in queues.items()})
 
@@ -57,8 +62,12 @@ class Here:
     def flow(self, flow_id: int) -> Flow | None:
         return self._flows.get(flow_id)
 
+    def flows_of(self, queue: str) -> list[tuple[int, str, int]]:
+        """The flows of a queue that this process knows, as (id, type, version)."""
+        return self._by_queue.get(queue, [])
+
     def flow_ids_of(self, queue: str) -> list[int]:
-        return [flow_id for flow, flow_id in list(self._ids.items()) if flow[0] == queue]
+        return [flow_id for flow_id, _, _ in self.flows_of(queue)]
 
     def max_depth(self, queue: str) -> int | None:
         return self._depth.get(queue)

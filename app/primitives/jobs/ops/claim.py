@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from app import reservations
@@ -14,28 +13,10 @@ from app.errors import Refusal
 from app.primitives.jobs.store import work as store
 from app.primitives.jobs.model import Claim, Claimed, Figure, Flow, Granted
 from app.primitives.jobs.ops import flows
+from app.primitives.jobs.ops.take import Order, take
 from app.reservations import Grant
 
-PASSES = 3  # looks at the heads again where others had taken them
-DEEPEST_LOOK = 512
 LOST_CLAIM_KEPT = 3600 * MICROS
-
-Heads = dict[int, list[tuple[int, int, bytes]]]  # by flow: (priority, available_at, id), the best last
-
-
-@dataclass(slots=True)
-class _Order:
-    """One claim that is to be served: what it may take, and what it got (id -> row of the hot table before the claim).
-    `index` is its place among the unit's commands."""
-
-    index: int
-    claim: Claim
-    flows: dict[str, list[int]]  # by queue, in the caller's order
-    got: dict[bytes, Any]
-
-    @property
-    def open(self) -> int:
-        return self.claim.limit - len(self.got)
 
 
 def claim(tx: Tx, commands: Sequence[Claim]) -> list[Claimed | Refusal]:
@@ -47,11 +28,8 @@ def claim(tx: Tx, commands: Sequence[Claim]) -> list[Claimed | Refusal]:
     if tx.repeated and (done := _recall(tx, commands)) is not None:
         return done
     replays = _replays(tx, commands)
-    orders = _orders(tx, [(index, command) for index, command in enumerate(commands) if index not in replays])
     grant = reservations.mint_grant()
-    for _ in range(PASSES):
-        if not _serve(tx, [order for order in orders if order.open > 0], grant):
-            break
+    orders = take(tx, [(index, command) for index, command in enumerate(commands) if index not in replays], grant)
     _remember_claims(tx, orders, grant)
     tx.memo["claim"] = (grant, {order.index: list(order.got) for order in orders})
     _tell(tx, commands, orders)
@@ -61,82 +39,18 @@ def claim(tx: Tx, commands: Sequence[Claim]) -> list[Claimed | Refusal]:
 
 
 def peek(tx: Tx, queues: Sequence[str]) -> list[Flow]:
-    """The flows of these queues that have work now."""
-    return [(row.queue, row.type, row.schema_version) for row in store.select_busy_flows(tx, queues)]
-
-
-def _orders(tx: Tx, claims: Sequence[tuple[int, Claim]]) -> list[_Order]:
-    names = sorted({queue for _, one in claims for queue in one.queues})
-    if not names:
-        return []
-    by_queue: dict[str, list[tuple[int, str, int]]] = defaultdict(list)
-    for row in store.select_flows_of(tx, names):
-        by_queue[row.queue].append((row.id, row.type, row.schema_version))
-    return [
-        _Order(index, one, {
-            queue: [flow_id for flow_id, type_, version in by_queue[queue] if one.handles(type_, version)]
-            for queue in one.queues
-        }, {})
-        for index, one in claims
-    ]
-
-
-def _serve(tx: Tx, orders: list[_Order], grant: Grant) -> bool:
-    """One look at the heads, one lock, one write. Gives whether it is worth another look: others were quicker at some."""
-    wanted: dict[int, int] = defaultdict(int)
-    for order in orders:
-        for flow_ids in order.flows.values():
-            for flow_id in flow_ids:
-                wanted[flow_id] = min(DEEPEST_LOOK, wanted[flow_id] + order.open)
-    if not wanted:
-        return False
-    heads: Heads = defaultdict(list)
-    for row in store.select_heads(tx, wanted):
-        heads[row.flow_id].append((row.priority, row.available_at, row.id))
-    for rows_of_flow in heads.values():
-        rows_of_flow.sort(reverse=True)
-    chosen = {job_id: order for order in orders for job_id in _pick(order, heads)}
-    if not chosen:
-        return False
-    rows = {row.id: row for row in store.lock_available(tx, sorted(chosen))}
-    taken = _take(tx, {job_id: chosen[job_id] for job_id in rows}, grant) if rows else set()
-    for job_id, order in chosen.items():  # in the order of the heads, which is the order of the answer
-        if job_id in taken:
-            order.got[job_id] = rows[job_id]
-    return len(taken) < len(chosen)
-
-
-def _pick(order: _Order, heads: Heads) -> list[bytes]:
-    """Take the best jobs for one claim: queue by queue as it prefers; within a queue by priority, availability, age."""
-    picked: list[bytes] = []
-    for flow_ids in order.flows.values():
-        stacks = [heads[flow_id] for flow_id in flow_ids if heads[flow_id]]
-        while stacks and len(picked) < order.open:
-            best = min(stacks, key=lambda stack: stack[-1])
-            picked.append(best.pop()[2])
-            if not best:
-                stacks.remove(best)
-    return picked
-
-
-def _take(tx: Tx, orders: dict[bytes, _Order], grant: Grant) -> set[bytes]:
-    ids = sorted(orders)
-    written = store.update_claimed(
-        tx, ids, grant.digest,
-        {job_id: order.claim.worker for job_id, order in orders.items()},
-        {job_id: order.claim.lease for job_id, order in orders.items()},
-    )
-    if written == len(ids):
-        return set(ids)
-    # this server did not hold the locks it gave: the write alone decides who has what
-    return {row.id for row in store.select_granted(tx, [grant.digest], ids)}
+    """The flows of these queues that have work now. One that another replica made is remembered at once."""
+    found = [(row.queue, row.type, row.schema_version) for row in store.select_busy_flows(tx, queues)]
+    if any(flows.here(tx).flow_id(flow) is None for flow in found):
+        flows.refresh_memory(tx, None)
+    return found
 
 
 def _contents(tx: Tx, ids: list[bytes]) -> dict[bytes, Any]:
     return {row.job_id: row for row in store.select_contents(tx, ids)} if ids else {}
 
 
-def _answer(tx: Tx, order: _Order, grant: Grant, contents: dict[bytes, Any]) -> Claimed:
+def _answer(tx: Tx, order: Order, grant: Grant, contents: dict[bytes, Any]) -> Claimed:
     return Claimed(tuple(
         _granted(tx, row, contents[job_id], grant, row.attempt + 1, row.fence + 1,
                  tx.now + min(order.claim.lease, row.timeout_micros))
@@ -207,7 +121,7 @@ def _digest(command: Claim) -> bytes:
     return reservations.claim_digest(command.caller.principal.key_id, command.claim_id or "")
 
 
-def _remember_claims(tx: Tx, orders: list[_Order], grant: Grant) -> None:
+def _remember_claims(tx: Tx, orders: list[Order], grant: Grant) -> None:
     rows = [
         {
             "digest": _digest(order.claim),
@@ -220,12 +134,12 @@ def _remember_claims(tx: Tx, orders: list[_Order], grant: Grant) -> None:
         store.insert_claim(tx, sorted(rows, key=lambda row: bytes(row["digest"])))
 
 
-def _longest(order: _Order) -> int:
+def _longest(order: Order) -> int:
     """A grant may be renewed up to its jobs' own ceilings."""
     return max(row.timeout_micros for row in order.got.values()) + LOST_CLAIM_KEPT
 
 
-def _tell(tx: Tx, commands: Sequence[Claim], orders: list[_Order]) -> None:
+def _tell(tx: Tx, commands: Sequence[Claim], orders: list[Order]) -> None:
     memory, now = flows.here(tx), tx.now
     taken: dict[tuple[int, Figure], int] = defaultdict(int)
     for order in orders:

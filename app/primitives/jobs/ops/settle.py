@@ -102,7 +102,10 @@ class _Settling:
                 {due.row.id: due.caller.request_id for due in good},
                 {due.row.id: moves.purge_at(self.tx, names[due.row.flow_id][0]) for due in good},
             )
-        settled = {due.row.id: moves.settled(self.tx, due.row, names[due.row.flow_id][0], due.item, due.caller) for due in other}
+        whole = {row.id: row for row in store.select_jobs(self.tx, [due.row.id for due in other])} if other else {}
+        settled = {
+            due.row.id: moves.settled(self.tx, whole[due.row.id], names[due.row.flow_id][0], due.item, due.caller) for due in other
+        }
         if settled:
             written += store.update_settled(self.tx, [move.change for move in settled.values()])
         late: set[bytes] = set()

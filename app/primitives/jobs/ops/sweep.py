@@ -72,13 +72,14 @@ def give_back(tx: Tx, commands: Sequence[Claimed]) -> list[int]:
     """
     grants = [grant for claimed in commands for grant in claimed.grants]
     rows = {row.id: row for row in store.lock_jobs(tx, sorted({grant.id for grant in grants}))}
-    moved = []
+    mine = []
     for grant in grants:
         row, token = rows.get(grant.id), reservations.present(grant.token)
         if row is None or token is None or row.state != State.RUNNING:
             continue
         if reservations.matches(tx.host.token_key, token, row.grant_digest, row.id, row.fence):
-            moved.append(moves.undelivered(tx, row))
+            mine.append(row.id)
+    moved = [moves.undelivered(tx, row) for row in store.select_jobs(tx, mine)] if mine else []
     if moved:
         store.update_settled(tx, [move.change for move in moved])
         moves.tell(tx, moved)

@@ -1,6 +1,6 @@
-"""Jobs as they are told: the response models of one job, a page of jobs and a job's history, and how records become them.
+"""Jobs as they are told: the response models of one job, a page of jobs and a job's history, and how records become one.
 
-The models document; answers are plain values that the `*_view` functions make. No token, digest or key is in any of them.
+The models document; answers are plain values that the `*_view` functions make. No token, digest or key is in any.
 """
 
 from __future__ import annotations
@@ -44,9 +44,13 @@ class JobRead(Read):
     priority: Annotated[int, Field(description="Smaller runs first.", examples=[0])]
     attempt: Annotated[int, Field(description="Attempts so far, the running one included.", examples=[1])]
     max_attempts: Annotated[int, Field(description="Attempts after which a failure is the last one.", examples=[5])]
-    lease_losses: Annotated[int, Field(description="Attempts that were abandoned because their lease ended.", examples=[0])]
+    lease_losses: Annotated[
+        int, Field(description="Attempts that were abandoned because their lease ended.", examples=[0])
+    ]
     releases: Annotated[int, Field(description="Times that it was given back unworked.", examples=[0])]
-    throttles: Annotated[int, Field(description="Times that it was given back because its target was busy.", examples=[0])]
+    throttles: Annotated[
+        int, Field(description="Times that it was given back because its target was busy.", examples=[0])
+    ]
     fence: Annotated[int, Field(description="Grows with every grant of this job.", examples=[1])]
     timeout_seconds: Annotated[float, Field(description="Ceiling of one attempt, from its claim.", examples=[3600.0])]
     retry_until: Annotated[Moment | None, Field(description="No further attempt begins after this.", examples=[None])]
@@ -56,8 +60,12 @@ class JobRead(Read):
     expires_at: Annotated[Moment | None, Field(description="When the lease ends; only while running.", examples=[_AT])]
     ended_at: Annotated[Moment | None, Field(description="When it succeeded, died or was cancelled.", examples=[None])]
     purge_at: Annotated[Moment | None, Field(description="When an ended job may be forgotten.", examples=[None])]
-    cancel_requested_at: Annotated[Moment | None, Field(description="When the running attempt was asked to stop.", examples=[None])]
-    worker: Annotated[str | None, Field(description="Label of the worker of its newest attempt.", examples=["mailer-1"])]
+    cancel_requested_at: Annotated[
+        Moment | None, Field(description="When the running attempt was asked to stop.", examples=[None])
+    ]
+    worker: Annotated[
+        str | None, Field(description="Label of the worker of its newest attempt.", examples=["mailer-1"])
+    ]
     category: Annotated[str | None, Field(description="Category of the last real failure.", examples=[None])]
     correlation_id: Annotated[str | None, Field(examples=["order-4711"])]
     parent_operation_id: Annotated[str | None, Field(examples=[None])]
@@ -68,20 +76,31 @@ class JobEventRead(Read):
 
     at: Annotated[Moment, Field(examples=[_AT])]
     kind: Annotated[
-        str, Field(description=f"One of: {', '.join(f'`{kind}`' for kind in Kind)}. New kinds may come.", examples=["failed"])
+        str,
+        Field(
+            description=f"One of: {', '.join(f'`{kind}`' for kind in Kind)}. New kinds may come.", examples=["failed"]
+        ),
     ]
     attempt: Annotated[int | None, Field(description="Which attempt it belongs to.", examples=[1])]
     fence: Annotated[int | None, Field(description="The fence of that attempt's reservation.", examples=[1])]
     worker: Annotated[str | None, Field(examples=["mailer-1"])]
-    category: Annotated[str | None, Field(description="Class of the failure, or reason of the release.", examples=["timeout"])]
-    message: Annotated[str | None, Field(description="What the worker or the operator said.", examples=["no answer in 30 s"])]
+    category: Annotated[
+        str | None, Field(description="Class of the failure, or reason of the release.", examples=["timeout"])
+    ]
+    message: Annotated[
+        str | None, Field(description="What the worker or the operator said.", examples=["no answer in 30 s"])
+    ]
     reference: Annotated[str | None, Field(description="Where to read more.", examples=["err-81f2"])]
     actor: Annotated[str | None, Field(description="Id of the API key of whoever did it.", examples=[None])]
     request_id: Annotated[str | None, Field(description="The request that did it.", examples=["8e1c02a7"])]
-    state: Annotated[JobState | None, Field(description="The state that this attempt left the job in.", examples=["scheduled"])]
+    state: Annotated[
+        JobState | None, Field(description="The state that this attempt left the job in.", examples=["scheduled"])
+    ]
     available_at: Annotated[Moment | None, Field(description="When it was to run again after this.", examples=[_AT])]
     verdict: Annotated[Verdict | None, Field(description="For `reconciled`.", examples=[None])]
-    evidence: Annotated[Any, Field(description="For `reconciled`: any JSON value, byte for byte; null without the role operator.")]
+    evidence: Annotated[
+        Any, Field(description="For `reconciled`: any JSON value, byte for byte; null without the role operator.")
+    ]
 
 
 class LastErrorRead(Read):
@@ -104,20 +123,26 @@ class JobDetailRead(JobRead):
     traceparent: Annotated[str | None, Field(description="W3C trace context of the enqueue.", examples=[None])]
     progress: Annotated[Any, Field(description="The worker's last progress, any JSON value; null if it sent none.")]
     payload: Annotated[Any, Field(description="With `include=payload`: byte for byte as enqueued.")] = None
-    result: Annotated[Any, Field(description="With `include=result`: byte for byte, absent if the worker sent none.")] = None
+    result: Annotated[
+        Any, Field(description="With `include=result`: byte for byte, absent if the worker sent none.")
+    ] = None
 
 
 class JobChangedRead(JobRead):
     """A job after an operator's action."""
 
-    replayed: Annotated[bool, Field(description="The same action had been done before; nothing was changed now.", examples=[False])]
+    replayed: Annotated[
+        bool, Field(description="The same action had been done before; nothing was changed now.", examples=[False])
+    ]
 
 
 class JobListRead(Read):
     """A page of jobs, newest first."""
 
     items: list[JobRead]
-    next_cursor: Annotated[str | None, Field(description="Pass it on as `cursor`; null on the last page.", examples=[None])]
+    next_cursor: Annotated[
+        str | None, Field(description="Pass it on as `cursor`; null on the last page.", examples=[None])
+    ]
 
 
 def moment_view(moment: int | None) -> str | None:
@@ -193,7 +218,10 @@ def _last_error(events: tuple[Event, ...]) -> dict[str, Any] | None:
     for event in reversed(events):
         if event.kind in (Kind.FAILED, Kind.UNKNOWN):
             return {
-                "at": to_text(event.at), "attempt": event.attempt, "category": event.category, "message": event.message,
+                "at": to_text(event.at),
+                "attempt": event.attempt,
+                "category": event.category,
+                "message": event.message,
                 "reference": event.reference,
             }
     return None

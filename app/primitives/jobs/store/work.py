@@ -6,10 +6,12 @@ Rows are given with the columns of `HOT`. Every UPDATE repeats its condition and
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, bindparam, case, delete, func, insert, literal, select, union_all, update
+from sqlalchemy import ColumnElement, Integer, Row, Select, bindparam, case, delete, func, insert, literal, select, union_all, update
 
+from app.db.dialects.base import Dialect
 from app.db.tx import Tx
 from app.primitives.jobs.model import State
 from app.primitives.jobs.tables import (
@@ -37,15 +39,37 @@ def _by_id(query: Select[Any]) -> Select[Any]:
 
 
 _LOCKED = _by_id(select(*HOT))
-_FREE = _by_id(select(*HOT)).where(jobs.c.state == State.AVAILABLE)
+# only what the verb reads: decoding columns is what a claim or a settlement costs most
+_FREE = _by_id(select(
+    jobs.c.id, jobs.c.flow_id, jobs.c.priority, jobs.c.fence, jobs.c.attempt, jobs.c.max_attempts, jobs.c.timeout_micros,
+)).where(jobs.c.state == State.AVAILABLE)
+_HELD = _by_id(select(
+    jobs.c.id, jobs.c.flow_id, jobs.c.state, jobs.c.due_at, jobs.c.fence, jobs.c.attempt, jobs.c.claimed_at,
+    jobs.c.grant_digest, jobs.c.settlement_digest,
+))
 
 
-def assigned(values: Mapping[bytes, Any], column: ColumnElement[Any]) -> Any:
-    """A value for SET: the constant if all rows get the same, else a CASE by id."""
+def _per_row(column: ColumnElement[Any], count: int) -> ColumnElement[Any]:
+    """A value for SET: one for all rows (count 0), or one by id for each of `count` rows. `_values` fills it."""
+    name = column.name
+    if not count:
+        return bindparam(f"{name}_all", type_=column.type)
+    pairs = [
+        (bindparam(f"{name}_id{place}", type_=jobs.c.id.type), bindparam(f"{name}_{place}", type_=column.type))
+        for place in range(count)
+    ]
+    return case(*pairs, value=jobs.c.id)
+
+
+def _values(name: str, values: Mapping[bytes, Any]) -> tuple[int, dict[str, Any]]:
+    """How many rows need a value of their own, and the parameters for `_per_row`."""
     distinct = set(values.values())
     if len(distinct) == 1:
-        return literal(distinct.pop(), column.type)
-    return case({key: literal(value, column.type) for key, value in values.items()}, value=jobs.c.id)
+        return 0, {f"{name}_all": distinct.pop()}
+    filled: dict[str, Any] = {}
+    for place, (key, value) in enumerate(values.items()):
+        filled[f"{name}_id{place}"], filled[f"{name}_{place}"] = key, value
+    return len(values), filled
 
 
 def live(tx: Tx) -> ColumnElement[bool]:
@@ -130,17 +154,43 @@ def select_jobs(tx: Tx, ids: Sequence[bytes]) -> Rows:
 # -- claim -----------------------------------------------------------------------------------------------------------------
 
 
+def _in_order(query: Select[Any]) -> Select[Any]:
+    return query.order_by(jobs.c.priority, jobs.c.available_at, jobs.c.id)
+
+
+def _open_head(columns: Sequence[ColumnElement[Any]], place: str) -> Select[Any]:
+    """Available jobs of one flow in order, none while its queue is paused. `place` names the parameters."""
+    flow = bindparam(f"flow{place}", type_=jobs.c.flow_id.type)
+    # the queue is looked up once, not per row: it depends on the parameter alone
+    unpaused = select(literal(1)).select_from(flows).join(queues, queues.c.name == flows.c.queue).where(
+        flows.c.id == flow, queues.c.paused_at.is_(None)
+    ).exists()
+    head = select(*columns).where(jobs.c.flow_id == flow, jobs.c.state == State.AVAILABLE, unpaused)
+    return _in_order(head).limit(bindparam(f"most{place}", type_=Integer))
+
+
+_HEAD = _open_head((*_FREE.selected_columns, jobs.c.available_at), "")
+
+
+@lru_cache(maxsize=256)
+def _heads(dialect: Dialect, count: int) -> Any:
+    columns = (jobs.c.flow_id, jobs.c.priority, jobs.c.available_at, jobs.c.id)
+    parts = [dialect.force_index(_open_head(columns, str(place)), jobs, CLAIM_INDEX).subquery() for place in range(count)]
+    return union_all(*(select(part) for part in parts))
+
+
+def lock_heads(tx: Tx, flow_id: int, most: int) -> Rows:
+    """Lock the first so many available jobs of one flow that nobody else holds, in order, by the claim index."""
+    query = tx.dialect.lock_free(tx.dialect.force_index(_HEAD, jobs, CLAIM_INDEX))
+    return tx.conn.execute(query, {"flow": flow_id, "most": most}).all()
+
+
 def select_heads(tx: Tx, wanted: Mapping[int, int]) -> Rows:
     """The first so many available jobs of each flow (flow id -> number), without a lock, by the claim index alone."""
-    parts = []
-    for flow_id, most in wanted.items():
-        head = select(jobs.c.flow_id, jobs.c.priority, jobs.c.available_at, jobs.c.id).where(
-            jobs.c.flow_id == flow_id, jobs.c.state == State.AVAILABLE
-        ).order_by(jobs.c.priority, jobs.c.available_at, jobs.c.id).limit(most)
-        parts.append(tx.dialect.force_index(head, jobs, CLAIM_INDEX))
-    if len(parts) == 1:
-        return tx.conn.execute(parts[0]).all()
-    return tx.conn.execute(union_all(*(select(part.subquery()) for part in parts))).all()
+    filled: dict[str, int] = {}
+    for place, (flow_id, most) in enumerate(wanted.items()):
+        filled[f"flow{place}"], filled[f"most{place}"] = flow_id, most
+    return tx.conn.execute(_heads(tx.dialect, len(wanted)), filled).all()
 
 
 def lock_available(tx: Tx, ids: Sequence[bytes]) -> Rows:
@@ -149,14 +199,22 @@ def lock_available(tx: Tx, ids: Sequence[bytes]) -> Rows:
 
 
 def update_claimed(tx: Tx, ids: Sequence[bytes], grant: bytes, workers: Mapping[bytes, str], leases: Mapping[bytes, int]) -> int:
-    """available -> running. The lease ends with the attempt's own ceiling at the latest."""
-    lease = assigned(leases, jobs.c.due_at)
-    change = update(jobs).where(jobs.c.id.in_(_IDS), jobs.c.state == State.AVAILABLE).values(
-        state=State.RUNNING, fence=jobs.c.fence + 1, attempt=jobs.c.attempt + 1, claimed_at=tx.now, grant_digest=grant,
-        settlement_digest=None, cancel_requested_at=None, worker=assigned(workers, jobs.c.worker),
-        due_at=tx.now + case((jobs.c.timeout_micros < lease, jobs.c.timeout_micros), else_=lease),
+    """available -> running. The lease ends with the attempt's own ceiling at the latest. Keys of the mappings: job ids."""
+    own_worker, worker = _values("worker", workers)
+    own_lease, lease = _values("due_at", leases)
+    filled = {"ids": list(ids), "now": tx.now, "grant": grant, **worker, **lease}
+    return tx.conn.execute(_claiming(own_worker, own_lease), filled).rowcount
+
+
+@lru_cache(maxsize=256)  # building a statement costs more than running it
+def _claiming(own_worker: int, own_lease: int) -> Any:
+    lease, now = _per_row(jobs.c.due_at, own_lease), bindparam("now", type_=jobs.c.due_at.type)
+    return update(jobs).where(jobs.c.id.in_(_IDS), jobs.c.state == State.AVAILABLE).values(
+        state=State.RUNNING, fence=jobs.c.fence + 1, attempt=jobs.c.attempt + 1, claimed_at=now,
+        grant_digest=bindparam("grant", type_=jobs.c.grant_digest.type), settlement_digest=None, cancel_requested_at=None,
+        worker=_per_row(jobs.c.worker, own_worker),
+        due_at=now + case((jobs.c.timeout_micros < lease, jobs.c.timeout_micros), else_=lease),
     )
-    return tx.conn.execute(change, {"ids": list(ids)}).rowcount
 
 
 def select_granted(tx: Tx, grants: Sequence[bytes], ids: Sequence[bytes]) -> Rows:
@@ -193,22 +251,31 @@ def delete_claims(tx: Tx, digests: Sequence[bytes]) -> None:
 
 
 def lock_jobs(tx: Tx, ids: Sequence[bytes]) -> Rows:
-    """Lock these jobs by primary key, ascending, waiting for whoever holds them."""
-    return tx.conn.execute(tx.dialect.lock(_LOCKED), {"ids": list(ids)}).all()
+    """Lock these jobs by primary key, ascending, waiting for whoever holds them; what a reservation is judged by."""
+    return tx.conn.execute(tx.dialect.lock(_HELD), {"ids": list(ids)}).all()
 
 
 def update_succeeded(
     tx: Tx, grants: Sequence[bytes], settlements: Mapping[bytes, bytes], requests: Mapping[bytes, str], purge: Mapping[bytes, int],
 ) -> int:
     """running -> succeeded, for the newest unexpired reservation only. Keys of the mappings: job ids."""
-    change = update(jobs).where(
-        jobs.c.id.in_(_IDS), jobs.c.state == State.RUNNING, jobs.c.grant_digest.in_(bindparam("grants", expanding=True)), live(tx)
+    own_digest, digest = _values("settlement_digest", settlements)
+    own_request, request = _values("ended_request_id", requests)
+    own_purge, due = _values("due_at", purge)
+    change = _succeeding(own_digest, own_request, own_purge).where(live(tx))
+    filled = {"ids": list(settlements), "grants": list(set(grants)), "now": tx.now, **digest, **request, **due}
+    return tx.conn.execute(change, filled).rowcount
+
+
+@lru_cache(maxsize=256)
+def _succeeding(own_digest: int, own_request: int, own_purge: int) -> Any:
+    return update(jobs).where(
+        jobs.c.id.in_(_IDS), jobs.c.state == State.RUNNING, jobs.c.grant_digest.in_(bindparam("grants", expanding=True))
     ).values(
-        state=State.SUCCEEDED, ended_at=tx.now, due_at=assigned(purge, jobs.c.due_at),
-        settlement_digest=assigned(settlements, jobs.c.settlement_digest),
-        ended_request_id=assigned(requests, jobs.c.ended_request_id),
+        state=State.SUCCEEDED, ended_at=bindparam("now", type_=jobs.c.ended_at.type), due_at=_per_row(jobs.c.due_at, own_purge),
+        settlement_digest=_per_row(jobs.c.settlement_digest, own_digest),
+        ended_request_id=_per_row(jobs.c.ended_request_id, own_request),
     )
-    return tx.conn.execute(change, {"ids": list(settlements), "grants": list(set(grants))}).rowcount
 
 
 _MOVED = (

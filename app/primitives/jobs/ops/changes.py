@@ -1,0 +1,113 @@
+"""What an operator's action does to jobs, whether it names one or filters many. One place decides both."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.db.tx import Tx
+from app.errors import OVERLOADED, Refusal
+from app.primitives.jobs.model import Caller, Control, Flow, Kind, State, Verdict, new_id
+from app.primitives.jobs.ops import flows, moves
+from app.primitives.jobs.store import control as store
+from app.primitives.jobs.store import work
+
+LEFT_BY = {Verdict.SUCCEEDED: State.SUCCEEDED, Verdict.RETRY: State.AVAILABLE, Verdict.DEAD: State.DEAD}
+
+
+@dataclass(slots=True)
+class Changes:
+    """What one transaction does to jobs whose rows it has locked; collected, then written with a few statements."""
+
+    tx: Tx
+    names: dict[int, Flow]
+    cancelled: dict[bytes, int] = field(default_factory=dict)  # id -> fence, as for the others
+    asked: dict[bytes, int] = field(default_factory=dict)
+    retried: dict[State, dict[bytes, int]] = field(default_factory=lambda: defaultdict(dict))
+    judged: dict[State, dict[bytes, int]] = field(default_factory=lambda: defaultdict(dict))
+    requests: dict[bytes, str] = field(default_factory=dict)
+    purges: dict[bytes, int] = field(default_factory=dict)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    ready: Counter[Flow] = field(default_factory=Counter)
+
+    def cancel(self, row: Any, caller: Caller, reason: str) -> None:
+        if row.state == State.RUNNING:
+            self.asked[row.id] = row.fence
+            self._tell(row, Kind.CANCEL_REQUESTED, caller, message=reason)
+        else:
+            self.cancelled[row.id] = row.fence
+            self._ends(row, caller)
+            self._tell(row, Kind.CANCELLED, caller, message=reason)
+
+    def retry(self, row: Any, caller: Caller, reason: str) -> None:
+        self.retried[State(row.state)][row.id] = row.fence
+        self.ready[self.names[row.flow_id]] += 1
+        self._tell(row, Kind.RETRIED, caller, message=reason)
+
+    def reconcile(self, row: Any, command: Control, verdict: Verdict) -> None:
+        if verdict is Verdict.RETRY:
+            self.retried[State.UNKNOWN][row.id] = row.fence
+            self.ready[self.names[row.flow_id]] += 1
+        else:
+            self.judged[LEFT_BY[verdict]][row.id] = row.fence
+            self._ends(row, command.caller)
+        self._tell(
+            row,
+            Kind.RECONCILED,
+            command.caller,
+            category=verdict.value,
+            message=command.reason or None,
+            reference=command.reference,
+            detail=command.evidence,
+        )
+
+    def _ends(self, row: Any, caller: Caller) -> None:
+        self.requests[row.id] = caller.request_id
+        self.purges[row.id] = moves.purge_at(self.tx, self.names[row.flow_id][0])
+
+    def _tell(self, row: Any, kind: Kind, caller: Caller, **told: Any) -> None:
+        identity = self.tx.memo.setdefault(("event", row.id), new_id())
+        self.events.append(
+            moves.event(
+                self.tx,
+                row,
+                kind,
+                id=identity,
+                actor=caller.principal.key_id,
+                request_id=caller.request_id,
+                claimed_at=None,
+                worker=None,
+                grant_digest=None,
+                **told,
+            )
+        )
+
+    def write(self) -> None:
+        """Write everything, and wake who waits for work once it is committed.
+
+        Race: a server that does not hold its locks let somebody else in between: then nothing is written at all.
+        """
+        expected = len(self.events)
+        if not expected:
+            return
+        written = 0
+        if self.cancelled:
+            written += store.update_cancelled(self.tx, self.cancelled, *self._of(self.cancelled))
+        if self.asked:
+            written += store.update_cancel_requested(self.tx, self.asked)
+        for state, fences in self.retried.items():
+            written += store.update_retried(self.tx, fences, state)
+        for state, fences in self.judged.items():
+            written += store.update_verdict(self.tx, fences, state, *self._of(fences))
+        if written != expected:
+            raise Refusal(
+                OVERLOADED, "Another call changed the same job at this moment; nothing was done.", retry_after_seconds=1
+            )
+        work.insert_events(self.tx, self.events)
+        memory, ready = flows.here(self.tx), self.ready
+        if ready:
+            self.tx.on_commit(lambda: memory.wake(ready))
+
+    def _of(self, fences: dict[bytes, int]) -> tuple[dict[bytes, str], dict[bytes, int]]:
+        return {key: self.requests[key] for key in fences}, {key: self.purges[key] for key in fences}

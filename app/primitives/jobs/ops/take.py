@@ -1,0 +1,140 @@
+"""Take: which jobs a unit of claims gets. Chooses by the heads of the flows, locks, and writes under one grant.
+
+Flow ids come from this process's memory, pauses from the database in the very statement that looks. Only a claim that finds
+nothing asks the database for flows that another replica has made meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.db.tx import Tx
+from app.primitives.jobs.model import Claim
+from app.primitives.jobs.ops import flows
+from app.primitives.jobs.store import work as store
+from app.reservations import Grant
+
+PASSES = 3  # looks again where others were quicker
+DEEPEST_LOOK = 512
+
+Heads = dict[int, list[tuple[int, int, bytes]]]  # by flow: (priority, available_at, id), the best last
+
+
+@dataclass(slots=True)
+class Order:
+    """One claim that is to be served, and what it got (id -> row before the claim). `index` is its place in the unit."""
+
+    index: int
+    claim: Claim
+    flows: dict[str, list[int]] = field(default_factory=dict)  # by queue, in the caller's order
+    got: dict[bytes, Any] = field(default_factory=dict)
+
+    @property
+    def open(self) -> int:
+        return self.claim.limit - len(self.got)
+
+
+def take(tx: Tx, claims: Sequence[tuple[int, Claim]], grant: Grant) -> list[Order]:
+    """Serve the claims, the earliest first; each order holds what it got."""
+    orders = [Order(index, one) for index, one in claims]
+    _route(tx, orders)
+    _fill(tx, orders, grant)
+    empty = [order for order in orders if not order.got]
+    if empty and _learn(tx, empty):
+        _route(tx, empty)
+        _fill(tx, empty, grant)
+    return orders
+
+
+def _route(tx: Tx, orders: list[Order]) -> None:
+    memory = flows.here(tx)
+    for order in orders:
+        order.flows = {
+            queue: [flow_id for flow_id, type_, version in memory.flows_of(queue) if order.claim.handles(type_, version)]
+            for queue in order.claim.queues
+        }
+
+
+def _learn(tx: Tx, orders: list[Order]) -> bool:
+    """Read the flows of queues that brought nothing; gives whether there was one that this process did not know."""
+    memory = flows.here(tx)
+    names = sorted({queue for order in orders for queue in order.claim.queues})
+    found = [(row.id, (row.queue, row.type, row.schema_version)) for row in store.select_flows_of(tx, names)]
+    fresh = [(flow_id, flow) for flow_id, flow in found if memory.flow_id(flow) is None]
+    memory.learn(fresh, {})  # these are committed: another connection has read them
+    return bool(fresh)
+
+
+def _fill(tx: Tx, orders: list[Order], grant: Grant) -> None:
+    lost: set[bytes] = set()
+    for _ in range(PASSES):
+        still = [order for order in orders if order.open > 0]
+        if not still or not _serve(tx, still, grant, lost):
+            return
+
+
+def _serve(tx: Tx, orders: list[Order], grant: Grant, lost: set[bytes]) -> bool:
+    """One look, one lock, one write. Gives whether another look is worth it: others were quicker at some (`lost`)."""
+    wanted: dict[int, int] = defaultdict(int)
+    for order in orders:
+        for flow_ids in order.flows.values():
+            for flow_id in flow_ids:
+                wanted[flow_id] = min(DEEPEST_LOOK, wanted[flow_id] + order.open)
+    if not wanted:
+        return False
+    if len(wanted) == 1:
+        ((flow_id, most),) = wanted.items()
+        rows = {row.id: row for row in store.lock_heads(tx, flow_id, most)}
+        heads = {flow_id: [(row.priority, row.available_at, row.id) for row in rows.values()]}
+        chosen = _choose(orders, heads)
+    else:
+        heads = defaultdict(list)
+        for row in store.select_heads(tx, {flow_id: most + len(lost) for flow_id, most in wanted.items()}):
+            if row.id not in lost:
+                heads[row.flow_id].append((row.priority, row.available_at, row.id))
+        chosen = _choose(orders, heads)
+        rows = {row.id: row for row in store.lock_available(tx, sorted(chosen))} if chosen else {}
+    taken = _write(tx, {job_id: chosen[job_id] for job_id in chosen if job_id in rows}, grant)
+    for job_id, order in chosen.items():  # in the order of the heads, which is the order of the answer
+        if job_id in taken:
+            order.got[job_id] = rows[job_id]
+    missed = chosen.keys() - taken
+    lost |= missed
+    return bool(missed)
+
+
+def _choose(orders: list[Order], heads: Heads) -> dict[bytes, Order]:
+    for rows in heads.values():
+        rows.sort(reverse=True)
+    return {job_id: order for order in orders for job_id in _pick(order, heads)}
+
+
+def _pick(order: Order, heads: Heads) -> list[bytes]:
+    """Take the best jobs for one claim: queue by queue as it prefers; within a queue by priority, availability, age."""
+    picked: list[bytes] = []
+    for flow_ids in order.flows.values():
+        stacks = [heads[flow_id] for flow_id in flow_ids if heads.get(flow_id)]
+        while stacks and len(picked) < order.open:
+            best = min(stacks, key=lambda stack: stack[-1])
+            picked.append(best.pop()[2])
+            if not best:
+                stacks.remove(best)
+    return picked
+
+
+def _write(tx: Tx, orders: dict[bytes, Order], grant: Grant) -> set[bytes]:
+    if not orders:
+        return set()
+    ids = sorted(orders)
+    written = store.update_claimed(
+        tx, ids, grant.digest,
+        {job_id: order.claim.worker for job_id, order in orders.items()},
+        {job_id: order.claim.lease for job_id, order in orders.items()},
+    )
+    if written == len(ids):
+        return set(ids)
+    # this server did not hold the locks that it gave: the write alone decides who has what
+    return {row.id for row in store.select_granted(tx, [grant.digest], ids)}
