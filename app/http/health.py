@@ -39,9 +39,9 @@ class CheckRead(Read):
 
     name: str = Field(examples=["database.write"])
     status: str = Field(description="`pass`, `warn` or `fail`.")
-    value: float | int | str | None = Field(description="The figure.")
+    value: float | None = Field(description="The figure.")
     unit: str | None = Field(description="What the figure counts.")
-    output: str | None = Field(description="What is wrong, for people.")
+    output: str | None = Field(description="What is wrong, or what was seen, for people.")
 
 
 class HealthRead(Read):
@@ -84,16 +84,16 @@ class Readiness:
         began = steady_micros()
         fault = await self._tried(self._runtime.lane("service.beat").submit(self._name))
         if isinstance(fault, str):
-            return Check("database.write", "fail", None, None, f"the database takes no writes: {fault}")
+            return Check("database.write", "fail", output=f"the database takes no writes: {fault}")
         return Check("database.write", "pass", round(seconds(steady_micros() - began), 4), "seconds")
 
     async def _schema(self) -> Check:
         state = await self._tried(self._runtime.lane("service.schema").submit(None), result=True)
         if state in ("current", "ahead"):
-            return Check("database.schema", "pass", state)
+            return Check("database.schema", "pass", output=state)
         known = state in ("behind", "empty")
         why = f"the schema is {state}: run `tenure migrate`" if known else f"the database cannot be read: {state}"
-        return Check("database.schema", "fail", state if known else None, None, why)
+        return Check("database.schema", "fail", output=why)
 
     async def _tried(self, asked: Awaitable[Any], *, result: bool = False) -> Any:
         """What was answered (if `result`), None for a success, or a text that names the fault and nothing of its content."""

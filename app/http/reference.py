@@ -29,7 +29,9 @@ def reference(document: dict[str, Any]) -> str:
 
 def _call(path: str, method: str, operation: dict[str, Any]) -> list[str]:
     roles = " or ".join(operation.get("x-roles", ())) or "open"
-    lines = [f"### {method.upper()} {path}", f"{operation['operationId']} ({roles}). {_one_line(operation['description'])}"]
+    summary, description = operation["summary"], operation["description"]
+    told = summary if summary == description else f"{summary}. {_one_line(description)}"
+    lines = [f"### {method.upper()} {path}", f"`{operation['operationId']}` ({roles}). {told.rstrip('.')}."]
     parameters = [
         f"{one['name']}{'' if one.get('required') else '?'}: {_type(one['schema'])}"
         for one in operation.get("parameters", ())

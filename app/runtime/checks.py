@@ -12,11 +12,11 @@ Status = Literal["pass", "warn", "fail"]
 class Check:
     """One thing that was looked at. A primitive's manifest gives `checks(runtime) -> list[Check]`, awaitable or not.
 
-    `output` says what is wrong, for people; `value` and `unit` are the figure behind it.
+    `output` says what is wrong (or what was seen), for people; `value` and `unit` are the figure behind it.
     """
 
     name: str
     status: Status
-    value: float | int | str | None = None
+    value: float | None = None
     unit: str | None = None
     output: str | None = None

@@ -10,7 +10,7 @@ from typing import Any
 from app.clock import to_text
 from app.db.tx import Tx
 from app.primitives.audit.ops import Entry, record
-from app.primitives.jobs.model import Caller, Filter, State
+from app.primitives.jobs.model import Caller, Filter, State, new_id
 from app.primitives.jobs.ops import flows
 from app.primitives.jobs.ops.changes import Changes
 from app.primitives.jobs.ops.inspect import narrow_of
@@ -67,42 +67,57 @@ def change(tx: Tx, commands: Sequence[Bulk]) -> list[Step]:
     the audit, with the filter and the counts of all; a dry run counts and changes nothing. Race: jobs that changed after they
     were found are locked and looked at again before the write.
     """
-    return [_change(tx, command) for command in commands]
+    return [_change(tx, index, command) for index, command in enumerate(commands)]
 
 
-def _change(tx: Tx, command: Bulk) -> Step:
+def _change(tx: Tx, index: int, command: Bulk) -> Step:
     before = tx.now if command.before is None else command.before
-    step = _next(tx, command, before)
-    if not step.more:
+    step = _next(tx, index, command, before)
+    if not step.more and not command.dry_run:
         caller = command.caller
-        record(tx, [Entry(
-            caller.principal, f"jobs.bulk_{command.action}", "job", command.filter.queue or "*", command.reason,
-            caller.request_id, {
-                "filter": _told(command.filter), "dry_run": command.dry_run, "matched": step.matched, "changed": step.changed,
-            },
-        )])
+        record(
+            tx,
+            [
+                Entry(
+                    caller.principal,
+                    f"jobs.bulk_{command.action}",
+                    "job",
+                    command.filter.queue or "*",
+                    command.reason,
+                    caller.request_id,
+                    {"filter": _told(command.filter), "matched": step.matched, "changed": step.changed},
+                    id=tx.memo.setdefault(("audit", index), new_id()),
+                )
+            ],
+        )
     return step
 
 
-def _next(tx: Tx, command: Bulk, before: int) -> Step:
+def _next(tx: Tx, index: int, command: Bulk, before: int) -> Step:
     narrow = narrow_of(tx, command.filter, command.caller.principal)
     if command.over or narrow.flow_ids == ():
         return Step(command.matched, command.changed, more=False, before=before)
     if command.dry_run:
         return Step(store.count_eligible(tx, command.action, narrow, command.left), 0, more=False, before=before)
     most = min(STEP, command.left)
-    ids = sorted(store.select_eligible(tx, command.action, narrow, before, most))
-    changed = _apply(tx, command, ids) if ids else 0
+    if tx.repeated and ("bulk", index) in tx.memo:
+        # an earlier try may have been committed: no jobs but those that it has chosen
+        ids, changed = tx.memo["bulk", index]
+        changed = _apply(tx, command, ids) or changed
+    else:
+        ids = sorted(store.select_eligible(tx, command.action, narrow, before, most))
+        changed = _apply(tx, command, ids)
+        tx.memo["bulk", index] = ids, changed
     more = len(ids) == most and command.left > most
     return Step(command.matched + len(ids), command.changed + changed, more, before)
 
 
 def _apply(tx: Tx, command: Bulk, ids: Sequence[bytes]) -> int:
-    wanted = store.ELIGIBLE[command.action]
-    rows = [row for row in work.lock_jobs(tx, ids) if State(row.state) in wanted and row.cancel_requested_at is None]
+    rows = [row for row in work.lock_jobs(tx, ids) if _can(command.action, row)] if ids else []
+    if not rows:
+        return 0
     if command.action is Action.PURGE:
-        if rows:
-            work.delete_jobs(tx, [row.id for row in rows])
+        work.delete_jobs(tx, [row.id for row in rows])
         return len(rows)
     changes = Changes(tx, flows.names(tx, {row.flow_id for row in rows}))
     do = changes.cancel if command.action is Action.CANCEL else changes.retry
@@ -110,6 +125,12 @@ def _apply(tx: Tx, command: Bulk, ids: Sequence[bytes]) -> int:
         do(row, command.caller, command.reason)
     changes.write()
     return len(rows)
+
+
+def _can(action: Action, row: Any) -> bool:
+    return State(row.state) in store.ELIGIBLE[action] and (
+        action is not Action.CANCEL or row.cancel_requested_at is None
+    )
 
 
 def _told(wanted: Filter) -> dict[str, Any]:

@@ -10,10 +10,10 @@ from app import reservations
 from app.clock import MICROS
 from app.db.tx import Tx
 from app.errors import Refusal
-from app.primitives.jobs.store import work as store
 from app.primitives.jobs.model import Claim, Claimed, Figure, Flow, Granted
 from app.primitives.jobs.ops import flows
 from app.primitives.jobs.ops.take import Order, take
+from app.primitives.jobs.store import work as store
 from app.reservations import Grant
 
 LOST_CLAIM_KEPT = 3600 * MICROS

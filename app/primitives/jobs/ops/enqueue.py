@@ -10,9 +10,9 @@ from typing import Any
 from app.clock import MICROS, micros
 from app.db.tx import Tx
 from app.errors import IDEMPOTENCY_CONFLICT, QUEUE_FULL, Refusal
-from app.primitives.jobs.store import work as store
 from app.primitives.jobs.model import Enqueue, Enqueued, Flow, Job, NewJob, State
 from app.primitives.jobs.ops import flows
+from app.primitives.jobs.store import work as store
 
 CORRELATION, PARENT = 1, 2
 

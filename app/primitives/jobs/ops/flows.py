@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from app.db.tx import Tx
-from app.primitives.jobs.store import work as store
 from app.primitives.jobs.here import Here
 from app.primitives.jobs.model import Flow
+from app.primitives.jobs.store import work as store
 
 
 def here(tx: Tx) -> Here:

@@ -10,10 +10,11 @@ from app import reservations
 from app.clock import MICROS
 from app.db.tx import Tx
 from app.errors import Refusal, not_found
-from app.primitives.jobs.store import work as store
 from app.primitives.jobs.model import Beat, Renew, Renewed, State
 from app.primitives.jobs.ops import flows
 from app.primitives.jobs.ops.refusals import lost, out_of_pattern
+from app.primitives.jobs.store import held as store
+from app.primitives.jobs.store import work
 
 
 def renew(tx: Tx, commands: Sequence[Renew]) -> list[list[Renewed | Refusal]]:
@@ -30,7 +31,7 @@ def renew(tx: Tx, commands: Sequence[Renew]) -> list[list[Renewed | Refusal]]:
             by_lease[beat.lease].append((beat.id, token.digest))
     for lease, pairs in sorted(by_lease.items()):
         store.update_renewed(tx, sorted({job_id for job_id, _ in pairs}), sorted({grant for _, grant in pairs}), lease)
-    rows = {row.id: row for row in store.select_jobs(tx, sorted({beat.id for beat in beats}))}
+    rows = {row.id: row for row in work.select_jobs(tx, sorted({beat.id for beat in beats}))}
     names = flows.names(tx, {row.flow_id for row in rows.values()})
     asked = [row.id for row in rows.values() if row.cancel_requested_at is not None]
     reasons = {row.job_id: row.message for row in store.select_cancel_reasons(tx, asked)} if asked else {}

@@ -10,10 +10,11 @@ from typing import Any
 from app import reservations
 from app.db.tx import Tx
 from app.errors import Refusal, not_found
-from app.primitives.jobs.store import work as store
-from app.primitives.jobs.model import Caller, Figure, Kind, Outcome, Settle, Settled, Settlement, State
+from app.primitives.jobs.model import Caller, Figure, Outcome, Settle, Settled, Settlement, State
 from app.primitives.jobs.ops import flows, moves
 from app.primitives.jobs.ops.refusals import lost, out_of_pattern, settled_otherwise
+from app.primitives.jobs.store import held as store
+from app.primitives.jobs.store import work
 
 
 @dataclass(slots=True)
@@ -102,7 +103,7 @@ class _Settling:
                 {due.row.id: due.caller.request_id for due in good},
                 {due.row.id: moves.purge_at(self.tx, names[due.row.flow_id][0]) for due in good},
             )
-        whole = {row.id: row for row in store.select_jobs(self.tx, [due.row.id for due in other])} if other else {}
+        whole = {row.id: row for row in work.select_jobs(self.tx, [due.row.id for due in other])} if other else {}
         settled = {
             due.row.id: moves.settled(self.tx, whole[due.row.id], names[due.row.flow_id][0], due.item, due.caller) for due in other
         }

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from app import reservations
 from app.db.tx import Tx
-from app.primitives.jobs.store import work as store
 from app.primitives.jobs.model import ENDED, Claimed, State
 from app.primitives.jobs.ops import flows, moves
+from app.primitives.jobs.store import due, held, work
 
 BATCH = 200
 
@@ -24,9 +24,9 @@ class Batch:
 
 def promote(tx: Tx, commands: Sequence[Batch]) -> list[int]:
     """scheduled -> available for jobs whose time has come."""
-    rows = store.lock_due(tx, State.SCHEDULED, commands[0].most)
+    rows = due.lock_due(tx, State.SCHEDULED, commands[0].most)
     if rows:
-        store.update_promoted(tx, [row.id for row in rows])
+        due.update_promoted(tx, [row.id for row in rows])
         names = flows.names(tx, {row.flow_id for row in rows})
         ready = Counter(names[row.flow_id] for row in rows)
         memory = flows.here(tx)
@@ -40,27 +40,27 @@ def abandon(tx: Tx, commands: Sequence[Batch]) -> list[int]:
     Race: a settlement that commits first has changed state or fence; the write then matches nothing for that row, and as the
     row is locked from the read on, that cannot happen in between.
     """
-    rows = store.lock_due(tx, State.RUNNING, commands[0].most)
+    rows = due.lock_due(tx, State.RUNNING, commands[0].most)
     if rows:
         names = flows.names(tx, {row.flow_id for row in rows})
         moved = [moves.abandoned(tx, row, names[row.flow_id][0]) for row in rows]
-        written = store.update_abandoned(tx, [move.change for move in moved])
+        written = held.update_abandoned(tx, [move.change for move in moved])
         if written != len(moved):
             # a server that does not hold its locks: keep to what was written
-            running = store.select_running(tx, [row.id for row in rows])
+            running = held.select_running(tx, [row.id for row in rows])
             moved = [move for move in moved if move.change["b_id"] not in running]
-        store.insert_events(tx, [event for move in moved for event in move.events])
+        held.insert_events(tx, [event for move in moved for event in move.events])
         moves.tell(tx, moved)
     return [len(rows), *(0 for _ in commands[1:])]
 
 
 def purge(tx: Tx, commands: Sequence[Batch]) -> list[int]:
     """Forget ended jobs whose retention is over, and claim ids whose grants can no longer be held."""
-    gone = store.delete_old_claims(tx, commands[0].most)
+    gone = due.delete_old_claims(tx, commands[0].most)
     for state in ENDED:
-        rows = store.lock_due(tx, state, commands[0].most)
+        rows = due.lock_due(tx, state, commands[0].most)
         if rows:
-            store.delete_jobs(tx, [row.id for row in rows])
+            due.delete_jobs(tx, [row.id for row in rows])
         gone = max(gone, len(rows))
     return [gone, *(0 for _ in commands[1:])]
 
@@ -71,7 +71,7 @@ def give_back(tx: Tx, commands: Sequence[Claimed]) -> list[int]:
     Only where the grant is still the newest: had the caller come back by its claim id and settled, nothing matches.
     """
     grants = [grant for claimed in commands for grant in claimed.grants]
-    rows = {row.id: row for row in store.lock_jobs(tx, sorted({grant.id for grant in grants}))}
+    rows = {row.id: row for row in held.lock_jobs(tx, sorted({grant.id for grant in grants}))}
     mine = []
     for grant in grants:
         row, token = rows.get(grant.id), reservations.present(grant.token)
@@ -79,8 +79,8 @@ def give_back(tx: Tx, commands: Sequence[Claimed]) -> list[int]:
             continue
         if reservations.matches(tx.host.token_key, token, row.grant_digest, row.id, row.fence):
             mine.append(row.id)
-    moved = [moves.undelivered(tx, row) for row in store.select_jobs(tx, mine)] if mine else []
+    moved = [moves.undelivered(tx, row) for row in work.select_jobs(tx, mine)] if mine else []
     if moved:
-        store.update_settled(tx, [move.change for move in moved])
+        held.update_settled(tx, [move.change for move in moved])
         moves.tell(tx, moved)
     return [len(claimed.grants) for claimed in commands]

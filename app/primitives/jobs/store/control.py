@@ -14,7 +14,7 @@ from sqlalchemy import Update, bindparam, func, literal, select, update
 from app.db.tx import Tx
 from app.primitives.jobs.model import ENDED, WAITING, Kind, State
 from app.primitives.jobs.store.lists import Narrow, narrowed
-from app.primitives.jobs.store.work import Rows, assigned
+from app.primitives.jobs.store.values import Rows, assigned
 from app.primitives.jobs.tables import DUE_INDEX, job_contents, job_events, jobs, queues
 
 _IDS = bindparam("ids", expanding=True)

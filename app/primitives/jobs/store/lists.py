@@ -21,7 +21,7 @@ from sqlalchemy import Select, bindparam, func, literal, select
 
 from app.db.tx import Tx
 from app.primitives.jobs.model import State
-from app.primitives.jobs.store.work import HOT, Rows
+from app.primitives.jobs.store.values import HOT, Rows
 from app.primitives.jobs.tables import (
     CLAIM_INDEX,
     DUE_INDEX,

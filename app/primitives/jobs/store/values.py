@@ -1,0 +1,50 @@
+"""Building blocks of the jobs' statements: columns, and values for SET that may differ from row to row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, Select, bindparam, case, literal
+
+from app.primitives.jobs.tables import jobs
+
+Rows = Sequence[Row[Any]]
+IDS = bindparam("ids", expanding=True)
+HOT = tuple(jobs.c)
+
+
+def by_id(query: Select[Any]) -> Select[Any]:
+    """Only the jobs of the parameter `ids`, by primary key ascending."""
+    return query.where(jobs.c.id.in_(IDS)).order_by(jobs.c.id)
+
+
+def per_row(column: ColumnElement[Any], count: int) -> ColumnElement[Any]:
+    """A value for SET: one for all rows (count 0), or one by id for each of `count` rows. `values_for` fills it."""
+    name = column.name
+    if not count:
+        return bindparam(f"{name}_all", type_=column.type)
+    pairs = [
+        (bindparam(f"{name}_id{place}", type_=jobs.c.id.type), bindparam(f"{name}_{place}", type_=column.type))
+        for place in range(count)
+    ]
+    return case(*pairs, value=jobs.c.id)
+
+
+def values_for(name: str, values: Mapping[bytes, Any]) -> tuple[int, dict[str, Any]]:
+    """How many rows need a value of their own, and the parameters for `per_row`."""
+    distinct = set(values.values())
+    if len(distinct) == 1:
+        return 0, {f"{name}_all": distinct.pop()}
+    filled: dict[str, Any] = {}
+    for place, (key, value) in enumerate(values.items()):
+        filled[f"{name}_id{place}"], filled[f"{name}_{place}"] = key, value
+    return len(values), filled
+
+
+def assigned(values: Mapping[bytes, Any], column: ColumnElement[Any]) -> Any:
+    """As `per_row`, with the values in it; for statements that are not hot. Keys: job ids."""
+    distinct = set(values.values())
+    if len(distinct) == 1:
+        return literal(distinct.pop(), column.type)
+    return case({key: literal(value, column.type) for key, value in values.items()}, value=jobs.c.id)
