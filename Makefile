@@ -38,7 +38,7 @@ run: $(STAMP) ## Serve on SQLite, or on TENURE_DATABASE_URL; prints a first requ
 
 .PHONY: demo
 demo: $(STAMP) ## Show a producer, workers, an outbox destination and a schedule at work
-	$(BIN)/tenure demo
+	$(BIN)/python -m scripts.demo
 
 ##@ Check
 .PHONY: test

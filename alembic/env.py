@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from alembic import context
+from alembic.util import CommandError
 
+from alembic import context
 from app.db import migrate
+from app.errors import StartupProblem
 
 if context.is_offline_mode():
     migrate.run_offline(context)
 else:
-    migrate.run_online(context)
+    try:
+        migrate.run_online(context)
+    except StartupProblem as problem:
+        if context.config.cmd_opts is None:
+            raise
+        raise CommandError(str(problem)) from None  # the command line prints one line of it

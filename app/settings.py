@@ -61,6 +61,10 @@ class Settings(BaseSettings):
     jobs_retention_seconds: float = Field(604_800.0, ge=0, description="How long an ended job is kept.")
     silent_after_seconds: float = Field(120.0, gt=0, description="A worker that beats but has not claimed for so long is `silent`.")
 
+    health_queue_depth: int = Field(10_000, ge=0, description="`/health` warns when more jobs wait in a queue.")
+    health_oldest_seconds: float = Field(300.0, ge=0, description="`/health` warns when a job has been available for longer.")
+    health_dead: int = Field(100, ge=0, description="`/health` warns when more jobs of a queue are dead.")
+
     @field_validator("table_prefix")
     @classmethod
     def _prefix_is_allowed(cls, value: str) -> str:

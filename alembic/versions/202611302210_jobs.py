@@ -151,6 +151,17 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     for name in (
-        "job_workers", "job_figures", "job_claims", "job_events", "job_refs", "job_keys", "job_progress", "job_results", "job_contents", "jobs", "flows", "queues",
+        "job_workers",
+        "job_figures",
+        "job_claims",
+        "job_events",
+        "job_refs",
+        "job_keys",
+        "job_progress",
+        "job_results",
+        "job_contents",
+        "jobs",
+        "flows",
+        "queues",
     ):
         ddl.drop_table(name)

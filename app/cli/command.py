@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import Any
 
 import click
 
@@ -24,9 +25,17 @@ EPILOG = (
     "5 key missing or not allowed; 6 service or database away; 7 a check found something; 130 interrupted."
 )
 
+EXIT_INTERRUPTED = 130
+
 
 class Lazy(click.Group):
     """Loads a command's module when the command is asked for."""
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except KeyboardInterrupt:
+            raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
 
     def list_commands(self, _context: click.Context) -> list[str]:
         return list(COMMANDS)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
 import click
 import httpx
 
-EXIT_AWAY = 6
+from app.cli.client import base_url
+from app.cli.failure import AWAY
 
 
 @click.command()
@@ -16,14 +15,12 @@ EXIT_AWAY = 6
 @click.option("--timeout-seconds", type=float, default=3.0, show_default=True)
 def command(url: str | None, live: bool, timeout_seconds: float) -> None:
     """Exit 0 if the service is ready, else 6 with the reason."""
-    host = os.environ.get("TENURE_HOST", "127.0.0.1")
-    near = "127.0.0.1" if host in ("0.0.0.0", "::") else host
-    base = url or os.environ.get("TENURE_URL") or f"http://{near}:{os.environ.get('TENURE_PORT', '8080')}"
+    base = (url or base_url()).rstrip("/")
     try:
         answer = httpx.get(f"{base}/{'livez' if live else 'readyz'}", timeout=timeout_seconds, trust_env=False)
-    except httpx.HTTPError as fault:
+    except (httpx.HTTPError, httpx.InvalidURL) as fault:
         click.echo(f"no answer from {base}: {type(fault).__name__}", err=True)
-        raise SystemExit(EXIT_AWAY) from None
+        raise SystemExit(AWAY) from None
     click.echo(answer.text)
     if answer.status_code != httpx.codes.OK:
-        raise SystemExit(EXIT_AWAY)
+        raise SystemExit(AWAY)

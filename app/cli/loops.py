@@ -8,7 +8,7 @@ import signal
 import click
 
 from app import settings as settings_module
-from app.logs import configure
+from app.logs import set_up
 from app.main import assemble, open_database
 from app.settings import Settings
 
@@ -17,7 +17,7 @@ from app.settings import Settings
 def command() -> None:
     """Run every sweep of this release until SIGTERM or SIGINT. Any number of such processes may run."""
     settings = settings_module.load()
-    configure(settings)
+    set_up(settings.log_level, settings.log_format)
     asyncio.run(_run(settings))
 
 

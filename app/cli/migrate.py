@@ -9,7 +9,7 @@ import click
 from app import settings as settings_module
 from app.db import migrate as migrations
 from app.db.database import Database
-from app.logs import configure
+from app.logs import set_up
 
 EXIT_BEHIND = 3
 
@@ -20,7 +20,7 @@ EXIT_BEHIND = 3
 def command(check: bool, as_json: bool) -> None:
     """Bring the schema up to this release. Any number of these may start at once: one works, the others wait."""
     settings = settings_module.load()
-    configure(settings)
+    set_up(settings.log_level, settings.log_format)
     url = settings.database_url.get_secret_value()
     if not check:
         migrations.upgrade(url)

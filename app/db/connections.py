@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from sqlalchemy import URL, Connection, Engine
+from sqlalchemy.exc import SQLAlchemyError
 
 from app.db import engines
 from app.db.dialects.base import Dialect
@@ -63,7 +64,12 @@ class Connections:
         held = self._mine.held.get(use)
         if held is not None:
             young = time.monotonic() - held.opened < RECYCLE_SECONDS
-            if held.generation == self.generation and young and not held.connection.closed:
+            if (
+                held.generation == self.generation
+                and young
+                and not held.connection.closed
+                and not held.connection.invalidated
+            ):
                 return held
             self._drop(use)
         generation = self.generation  # read first: a fault while we connect makes this one doubtful too
@@ -105,7 +111,7 @@ class Connections:
         held = self._mine.held.pop(use)
         with self._guard:
             self._all.discard(held)
-        with suppress(Exception):
+        with suppress(SQLAlchemyError):
             held.connection.invalidate()
         _close(held.connection)
 
@@ -134,5 +140,5 @@ class Connections:
 
 
 def _close(connection: Connection) -> None:
-    with suppress(Exception):
+    with suppress(SQLAlchemyError, OSError):
         connection.close()

@@ -20,7 +20,7 @@ from app.db import dialects, engines, probing
 from app.db.connections import Connections
 from app.db.dialects.base import Dialect, Fault, Releasable
 from app.db.engines import Use
-from app.db.faults import CommitUnanswered, DatabaseBug, NotConnected, code, kind, unavailable
+from app.db.faults import CommitUnanswered, DatabaseBug, NotConnected, code, kind, place, unavailable
 from app.db.tx import Op, Tx
 from app.db.watchdog import Watchdog
 from app.errors import StartupProblem
@@ -71,7 +71,7 @@ class Database:
             self.probe()
         except DBAPIError as error:
             self.shutdown()
-            raise StartupProblem(f"no connection to {self._place()}: {kind(error)} {code(error)}".rstrip()) from None
+            raise StartupProblem(f"no connection to {place(self._url)}: {kind(error)} {code(error)}".rstrip()) from None
         except BaseException:
             self.shutdown()
             raise
@@ -99,10 +99,6 @@ class Database:
         if self._owned is not None:
             self._owned.release()
 
-    def _place(self) -> str:
-        url = self._url
-        return f"{url.get_backend_name()}://{url.host or ''}{f':{url.port}' if url.port else ''}/{url.database or ''}"
-
     # -- the clock -----------------------------------------------------------------------------------------------------
 
     def measure_clock(self) -> int:
@@ -127,6 +123,14 @@ class Database:
     def _check(self, connection: Connection) -> list[tuple[str, bool, str]]:
         with connection.begin():
             return self.dialect.server_checks(connection)
+
+    def most_connections(self) -> int | None:
+        """How many connections the server takes at most; None where that means nothing."""
+        return self._attempt(lambda connection, _: self._most(connection), "read", WITHIN_SECONDS)
+
+    def _most(self, connection: Connection) -> int | None:
+        with connection.begin():
+            return self.dialect.most_connections(connection)
 
     def journal_bytes(self) -> int:
         """Size of what waits to be folded into the database file (SQLite's WAL); 0 where the server sees to that."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from alembic import op
 from sqlalchemy import Column, Inspector, inspect
 from sqlalchemy.schema import SchemaItem
 
+from alembic import op
 from app.db.metadata import TABLE_OPTIONS, named
 
 # what a runner puts into the migration context's options, called before every statement

@@ -14,7 +14,8 @@ Use = Literal["write", "read", "ddl"]
 
 def recognise(url: URL, *, sqlite_synchronous: str = "FULL") -> Dialect:
     """The dialect of the server that answers at `url`. Raises: StartupProblem for a URL that cannot be served, the
-    driver's error if nobody answers."""
+    driver's error if nobody answers.
+    """
     promised = dialects.for_url(url.get_backend_name(), sqlite_synchronous=sqlite_synchronous)
     promised.prepare(url)
     engine = create_engine(url, poolclass=NullPool, hide_parameters=True, **promised.engine_options(url))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sqlalchemy import URL
 from sqlalchemy.exc import DBAPIError
 
 from app.errors import DATABASE_UNAVAILABLE, Refusal
@@ -12,7 +13,9 @@ class DatabaseBug(Exception):
 
     def __init__(self, error: DBAPIError) -> None:
         statement = " ".join((error.statement or "").split())[:500]
-        super().__init__(f"{kind(error)} {code(error)} in: {statement}" if statement else f"{kind(error)} {code(error)}")
+        super().__init__(
+            f"{kind(error)} {code(error)} in: {statement}" if statement else f"{kind(error)} {code(error)}"
+        )
         self.code = code(error)
 
 
@@ -46,7 +49,15 @@ def code(error: DBAPIError) -> str:
     return str(first) if isinstance(first, int) else ""
 
 
+def place(url: URL) -> str:
+    """Where a database is, without the account, the password and the options."""
+    port = f":{url.port}" if url.port else ""
+    return f"{url.get_backend_name()}://{url.host or ''}{port}/{url.database or ''}"
+
+
 def unavailable() -> Refusal:
     return Refusal(
-        DATABASE_UNAVAILABLE, "The database did not answer in time; nothing is lost by trying again.", retry_after_seconds=1,
+        DATABASE_UNAVAILABLE,
+        "The database did not answer in time; nothing is lost by trying again.",
+        retry_after_seconds=1,
     )

@@ -43,5 +43,8 @@ def named(name: str) -> str:
 
 
 TABLE_OPTIONS: dict[str, Any] = {
-    "mysql_engine": "InnoDB", "mariadb_engine": "InnoDB", "mysql_charset": "utf8mb4", "mariadb_charset": "utf8mb4",
+    "mysql_engine": "InnoDB",
+    "mariadb_engine": "InnoDB",
+    "mysql_charset": "utf8mb4",
+    "mariadb_charset": "utf8mb4",
 }

@@ -9,24 +9,27 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 import structlog
-from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from alembic.util import CommandError
 from sqlalchemy import URL, Connection, String, column, make_url, select
 from sqlalchemy import table as table_of
 from sqlalchemy.exc import DBAPIError
 
+from alembic import command
 from app import settings
 from app.db import engines
 from app.db.database import Database
 from app.db.ddl import BEFORE_DDL
 from app.db.dialects.base import Dialect, Fault
+from app.db.faults import code, kind, place
 from app.db.metadata import named
 from app.db.migration_lock import held
 from app.db.tx import Tx
@@ -49,14 +52,20 @@ def upgrade(url: str, *, revision: str = "head") -> None:
     Guarantee: run again after whatever cut it short, it converges. Raises: StartupProblem when a long transaction keeps
     the tables busy, when another migration does not end, or (SQLite) when another process owns the file.
     """
-    with _one_at_a_time:
-        command.upgrade(_config(url), revision)
+    _run_command(command.upgrade, url, revision)
 
 
 def downgrade(url: str, *, revision: str) -> None:
     """Take the schema back to `revision`. It drops data; for tests and for undoing a trial."""
+    _run_command(command.downgrade, url, revision)
+
+
+def _run_command(verb: Callable[[Config, str], None], url: str, revision: str) -> None:
     with _one_at_a_time:
-        command.downgrade(_config(url), revision)
+        try:
+            verb(_config(url), revision)
+        except CommandError as fault:
+            raise StartupProblem(f"the schema was not migrated: {fault}") from None
 
 
 @cache
@@ -101,7 +110,8 @@ def compare(revision: str | None) -> State:
     return "ahead" if revision > required() else "behind"
 
 
-def read_revision(tx: Tx, _command: None) -> str | None:
+def read_revision(tx: Tx, _command: None = None) -> str | None:
+    """What the version table says; None without one. A reading op."""
     if not tx.conn.dialect.has_table(tx.conn, VERSION_TABLE):
         return None
     found: str | None = tx.conn.scalar(select(column("version_num", String)).select_from(table_of(VERSION_TABLE)))
@@ -122,12 +132,23 @@ def _config(url: str) -> Config:
 def run_online(context: Any) -> None:
     """Run what the alembic command asks for; under the migration lock if it changes the schema."""
     url = _url(context)
+    try:
+        _run_online(context, url)
+    except DBAPIError as error:
+        raise StartupProblem(
+            f"the migration of {place(url)} stopped: {kind(error)} {code(error)}; run it again when that is mended"
+        ) from None
+
+
+def _run_online(context: Any, url: URL) -> None:
     dialect = engines.recognise(url)
     if not _changes_schema(context):
         _run(context, dialect, url, {})
         return
     with held(dialect, url) as lock:
-        _run_in_tries(context, dialect, url, {BEFORE_DDL: lock.check, "on_version_apply": [_log_step, lambda **_: lock.check()]})
+        _run_in_tries(
+            context, dialect, url, {BEFORE_DDL: lock.check, "on_version_apply": [_log_step, lambda **_: lock.check()]}
+        )
 
 
 def run_offline(context: Any) -> None:
@@ -174,8 +195,11 @@ def _run(context: Any, dialect: Dialect, url: URL, options: dict[str, Any]) -> N
         if options and context.get_revision_argument() == required() and _is_ahead(connection):
             return
         context.configure(
-            connection=connection, version_table=VERSION_TABLE, transactional_ddl=dialect.transactional_ddl,
-            transaction_per_migration=True, **options,
+            connection=connection,
+            version_table=VERSION_TABLE,
+            transactional_ddl=dialect.transactional_ddl,
+            transaction_per_migration=True,
+            **options,
         )
         with context.begin_transaction():
             context.run_migrations()

@@ -34,7 +34,7 @@ POLL_SECONDS = 0.3
 TRIES = 5
 
 
-class MigrationLockLost(Exception):
+class MigrationLockLost(StartupProblem):
     """Somebody else may be migrating by now: stop before the next statement."""
 
 
@@ -45,7 +45,9 @@ class MigrationLock:
         self._dialect = dialect
         self._engine: Engine = engines.make(dialect, url, "read")
         self._lease_seconds = lease_seconds
-        self._holder = f"{socket.gethostname()[:30]}:{os.getpid()}:".encode("ascii", "replace").decode() + secrets.token_hex(8)
+        self._holder = f"{socket.gethostname()[:30]}:{os.getpid()}:".encode(
+            "ascii", "replace"
+        ).decode() + secrets.token_hex(8)
         self._fence = 0
         self._ended = threading.Event()
 
@@ -59,7 +61,9 @@ class MigrationLock:
                 log.info("migration_waits", holder=self._current_holder())
                 told = True
             if time.monotonic() > deadline:
-                raise StartupProblem(f"the schema is being migrated by {self._current_holder()}; it did not end in time")
+                raise StartupProblem(
+                    f"the schema is being migrated by {self._current_holder()}; it did not end in time"
+                )
             time.sleep(POLL_SECONDS * random.uniform(0.5, 1.5))
         threading.Thread(target=self._renew, name="tenure-migration-lock", daemon=True).start()
 
@@ -67,8 +71,9 @@ class MigrationLock:
         """Prove that the lock is ours for a while yet; raises MigrationLockLost if it is not."""
         with self._engine.connect() as connection:
             left = connection.execute(
-                select(table.c.lease_until - self._dialect.now())
-                .where(table.c.id == 1, table.c.holder == self._holder, table.c.fence == self._fence)
+                select(table.c.lease_until - self._dialect.now()).where(
+                    table.c.id == 1, table.c.holder == self._holder, table.c.fence == self._fence
+                )
             ).scalar_one_or_none()
         if left is not None and left > micros(self._lease_seconds / 2) and not self._ended.is_set():
             return  # a look costs less than a write, and this comes before every statement
@@ -93,7 +98,8 @@ class MigrationLock:
     def _take(self) -> bool:
         now = self._dialect.now()
         taken = self._changed(
-            update(table).where(table.c.id == 1, table.c.lease_until <= now)
+            update(table)
+            .where(table.c.id == 1, table.c.lease_until <= now)
             .values(holder=self._holder, fence=table.c.fence + 1, lease_until=now + micros(self._lease_seconds))
         )
         if taken:
@@ -103,7 +109,8 @@ class MigrationLock:
 
     def _until(self, seconds: float) -> Executable:
         return (
-            update(table).where(table.c.id == 1, table.c.holder == self._holder, table.c.fence == self._fence)
+            update(table)
+            .where(table.c.id == 1, table.c.holder == self._holder, table.c.fence == self._fence)
             .values(lease_until=self._dialect.now() + micros(seconds))
         )
 

@@ -50,7 +50,9 @@ api_keys = Table(
     named("api_keys"),
     metadata,
     Column("id", Name(64), primary_key=True),
-    Column("digest", Digest, nullable=False),  # SHA-256 of the key's secret; the secret itself is shown once and kept nowhere
+    Column(
+        "digest", Digest, nullable=False
+    ),  # SHA-256 of the key's secret; the secret itself is shown once and kept nowhere
     Column("name", Text(200), nullable=False),
     Column("roles", Name(200), nullable=False),  # comma-separated
     Column("patterns", Text(4000), nullable=False),  # JSON list of name patterns

@@ -93,6 +93,10 @@ class Desk:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    def waiting(self) -> list[Any]:
+        """The claims that wait here at this moment, the longest waiting first."""
+        return [entry.claim for entry in self._waiting]
+
     def wake(self, flows: Mapping[Any, int]) -> None:
         """So many things of these flows have come to be available."""
         if self._waiting or self._places:

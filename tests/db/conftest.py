@@ -14,8 +14,13 @@ from app.db.metadata import TABLE_OPTIONS, Count, Key, Moment, Name, Opaque
 from app.db.tx import Tx
 from tests.servers import Engine
 
+SERVERS = ("mariadb", "mysql", "postgresql")
+
+Open = Callable[[str], Database]
+
 ROWS = Table(
-    "contract_rows", MetaData(),
+    "contract_rows",
+    MetaData(),
     Column("key", Key, primary_key=True),
     Column("unique_key", Key),
     Column("name", Name(64)),
@@ -25,6 +30,32 @@ ROWS = Table(
     Index("contract_rows_unique", "unique_key", unique=True),
     **TABLE_OPTIONS,
 )
+
+
+def add_once(tx: Tx, commands: Sequence[bytes]) -> Sequence[str]:
+    """An op as the service writes them: it looks its identity up, so it may run again after an unknown COMMIT."""
+    outcomes = []
+    for key in commands:
+        if tx.conn.execute(select(ROWS.c.key).where(ROWS.c.key == key)).first() is None:
+            tx.conn.execute(ROWS.insert().values(key=key, amount=1))
+            outcomes.append("new")
+        else:
+            outcomes.append("there")
+    return outcomes
+
+
+class Tries:
+    """Wraps an op: calls `before[n]` at the start of the n-th try, and counts tries."""
+
+    def __init__(self, op: Any, *before: Callable[[Tx], object]) -> None:
+        self.op, self.before, self.seen = op, before, list[Tx]()
+
+    def __call__(self, tx: Tx, commands: Sequence[Any]) -> Sequence[Any]:
+        self.seen.append(tx)
+        if len(self.seen) <= len(self.before):
+            self.before[len(self.seen) - 1](tx)
+        outcomes: Sequence[Any] = self.op(tx, commands)
+        return outcomes
 
 
 @pytest.fixture
@@ -66,7 +97,7 @@ def database(rows_url: str, open_database: Callable[[str], Database]) -> Databas
 def plain_url(rows_url: str, server: Engine) -> str:
     """The same database by an account that may not write to a read-only server; administrators may."""
     url = make_url(rows_url)
-    if server.name == "postgresql" or server.name == "sqlite":
+    if server.name in {"postgresql", "sqlite"}:
         return rows_url
     name = f"plain_{url.database}"
     server.execute(f"CREATE USER '{name}'@'127.0.0.1' IDENTIFIED BY 'plain'")
@@ -102,9 +133,41 @@ def kill_session(connection: Connection, number: int) -> None:
 
 
 def select_all(tx: Tx, _: None) -> dict[bytes, int]:
-    return {bytes(key): amount for key, amount in tx.conn.execute(ROWS.select().with_only_columns(ROWS.c.key, ROWS.c.amount))}
+    return {
+        bytes(key): amount
+        for key, amount in tx.conn.execute(ROWS.select().with_only_columns(ROWS.c.key, ROWS.c.amount))
+    }
 
 
 def insert_rows(tx: Tx, commands: Sequence[dict[str, Any]]) -> Sequence[None]:
     tx.conn.execute(ROWS.insert(), list(commands))
     return [None] * len(commands)
+
+
+@pytest.fixture
+def side(rows_url: str) -> Iterator[Connection]:
+    """A connection past the service, in autocommit."""
+    url = make_url(rows_url)
+    with engines.make(engines.recognise(url), url, "read").connect() as connection:
+        yield connection
+
+
+@pytest.fixture
+def proxied(rows_url: str, proxy: Proxy, open_database: Open) -> Database:
+    """A database behind the proxy, its writing connection open."""
+    database = open_database(proxy.url(rows_url))
+    database.run(add_once, [b"warm"])
+    return database
+
+
+@pytest.fixture
+def two(rows_url: str) -> Iterator[tuple[Connection, Connection]]:
+    """Two connections, each in a transaction, and rows a and b."""
+    url = make_url(rows_url)
+    engine = engines.make(engines.recognise(url), url, "write")
+    with engine.begin() as connection:
+        connection.execute(ROWS.insert(), [{"key": b"a", "amount": 0}, {"key": b"b", "amount": 0}])
+    with engine.connect() as one, engine.connect() as other:
+        for connection in (one, other):
+            connection.begin()
+        yield one, other

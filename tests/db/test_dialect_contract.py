@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Table, make_url, select, text, update
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import Connection, make_url, select, update
 
 from app.db import engines
 from app.db.database import Database
-from app.db.dialects.base import Dialect, Fault
 from app.db.faults import DatabaseBug
-from app.errors import Refusal
-from tests.db.conftest import ROWS, insert_rows, kill_session, select_all, session_id, set_read_only
-from tests.servers import Engine
-from tests.servers.proxy import Proxy
-
-SERVERS = ("mariadb", "mysql", "postgresql")
+from tests.db.conftest import ROWS, SERVERS, Open, insert_rows, select_all
 
 KEYS = [
-    b"a", b"A", b"a ", b"a  ", " a".encode(), "é".encode(), "e\u0301".encode(), b"e", "😀".encode(), "🎉".encode(), "ß".encode(),
-    b"ss", b"\0", b"a\0", b"\0a", b"x" * 255, b"x" * 254, b"\xff\xfe", b"",
+    b"a",
+    b"A",
+    b"a ",
+    b"a  ",
+    b" a",
+    "é".encode(),
+    "e\u0301".encode(),
+    b"e",
+    "😀".encode(),
+    "🎉".encode(),
+    "ß".encode(),
+    b"ss",
+    b"\0",
+    b"a\0",
+    b"\0a",
+    b"x" * 255,
+    b"x" * 254,
+    b"\xff\xfe",
+    b"",
 ]
-
-Open = Callable[[str], Database]
 
 
 def test_the_url_backend_is_corrected_by_what_the_server_says(engine_name: str, database: Database) -> None:
@@ -81,7 +87,8 @@ def test_names_differ_by_case(database: Database) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"\0", b"\xff\xc3\x28", b'{"a":1,"a":12345678901234567890123}', bytes(range(256)) * 4096],
+    "body",
+    [b"", b"\0", b"\xff\xc3\x28", b'{"a":1,"a":12345678901234567890123}', bytes(range(256)) * 4096],
     ids=["empty", "nul", "invalid-utf8", "json", "1-mib"],
 )
 def test_opaque_bytes_come_back_as_they_were(database: Database, body: bytes) -> None:
@@ -96,6 +103,7 @@ def test_opaque_bytes_come_back_as_they_were(database: Database, body: bytes) ->
 @pytest.mark.engines(*SERVERS)
 def test_a_value_that_is_too_long_is_refused_and_not_cut(database: Database) -> None:
     """Also by insert_missing, where INSERT IGNORE would cut it."""
+
     def missing(tx: Any, commands: Any) -> list[None]:
         tx.conn.execute(tx.dialect.insert_missing(ROWS, [{"key": b"k", "name": "x" * 65}]))
         return [None]
@@ -175,142 +183,3 @@ def test_lock_free_takes_the_other_rows_in_order(rows_url: str, two: tuple[Conne
     one.execute(select(ROWS.c.key).where(ROWS.c.key == b"a").with_for_update())
     query = dialect.lock_free(select(ROWS.c.key).order_by(ROWS.c.key))
     assert [bytes(key) for key in other.execute(query).scalars()] == [b"b"]
-
-
-# -- faults ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def two(rows_url: str) -> Any:
-    """Two connections, each in a transaction, and rows a and b."""
-    url = make_url(rows_url)
-    engine = engines.make(engines.recognise(url), url, "write")
-    with engine.begin() as connection:
-        connection.execute(ROWS.insert(), [{"key": b"a", "amount": 0}, {"key": b"b", "amount": 0}])
-    with engine.connect() as one, engine.connect() as other:
-        for connection in (one, other):
-            connection.begin()
-        yield one, other
-
-
-@pytest.fixture
-def dialect(rows_url: str) -> Dialect:
-    return engines.recognise(make_url(rows_url))
-
-
-def _bump(connection: Connection, key: bytes) -> None:
-    connection.execute(update(ROWS).where(ROWS.c.key == key).values(amount=ROWS.c.amount + 1))
-
-
-@pytest.mark.engines(*SERVERS)
-def test_a_deadlock_is_a_retry(dialect: Dialect, two: tuple[Connection, Connection]) -> None:
-    one, other = two
-    errors: list[DBAPIError] = []
-    _bump(one, b"a")
-    _bump(other, b"b")
-
-    def cross(connection: Connection, key: bytes) -> None:
-        try:
-            _bump(connection, key)
-        except DBAPIError as error:
-            errors.append(error)
-            connection.rollback()
-
-    threads = [threading.Thread(target=cross, args=pair) for pair in ((one, b"b"), (other, b"a"))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [dialect.classify(error, at_commit=False) for error in errors] == [Fault.RETRY]
-
-
-@pytest.mark.engines(*SERVERS)
-def test_a_lock_wait_that_ends_is_a_retry(engine_name: str, dialect: Dialect, two: tuple[Connection, Connection]) -> None:
-    one, other = two
-    _bump(one, b"a")
-    setting = "lock_timeout = '100ms'" if engine_name == "postgresql" else "innodb_lock_wait_timeout = 1"
-    other.execute(text(f"SET {setting}"))
-    with pytest.raises(DBAPIError) as raised:
-        _bump(other, b"a")
-    assert dialect.classify(raised.value, at_commit=False) is Fault.RETRY
-    assert dialect.classify(raised.value, at_commit=True) is Fault.UNKNOWN
-
-
-def test_a_second_row_with_the_same_key_is_a_duplicate(dialect: Dialect, rows: Table, rows_url: str) -> None:
-    url = make_url(rows_url)
-    for row in ({"key": b"a"}, {"key": b"other", "unique_key": b"u"}):
-        with engines.make(dialect, url, "write").connect() as connection:
-            connection.execute(rows.insert().values(**{"key": b"a", "unique_key": b"u", **row}))
-            with pytest.raises(DBAPIError) as raised:
-                connection.execute(rows.insert().values(**{"key": b"a", "unique_key": b"u", **row}))
-            assert dialect.classify(raised.value, at_commit=False) is Fault.DUPLICATE
-
-
-@pytest.mark.engines(*SERVERS)
-def test_a_killed_connection_is_gone(dialect: Dialect, two: tuple[Connection, Connection]) -> None:
-    one, other = two
-    kill_session(other, session_id(one))
-    with pytest.raises(DBAPIError) as raised:
-        _bump(one, b"a")
-    assert dialect.classify(raised.value, at_commit=False) is Fault.GONE
-    assert dialect.classify(raised.value, at_commit=True) is Fault.UNKNOWN
-
-
-@pytest.mark.engines(*SERVERS)
-def test_a_server_that_is_not_there_is_gone(dialect: Dialect, rows_url: str) -> None:
-    dead = make_url(rows_url).set(port=1)
-    with pytest.raises(DBAPIError) as raised:
-        engines.make(dialect, dead, "write").connect()
-    assert dialect.classify(raised.value, at_commit=False) is Fault.GONE
-
-
-def test_a_table_that_is_not_there_is_a_bug(dialect: Dialect, rows_url: str) -> None:
-    with engines.make(dialect, make_url(rows_url), "write").connect() as connection:
-        with pytest.raises(DBAPIError) as raised:
-            connection.execute(text("SELECT * FROM no_such_table"))
-        assert dialect.classify(raised.value, at_commit=False) is Fault.BUG
-
-
-@pytest.mark.engines(*SERVERS)
-def test_a_statement_that_runs_too_long_is_ended_by_the_server(engine_name: str, dialect: Dialect, rows_url: str) -> None:
-    dialect.statement_seconds = 1
-    # MySQL's SLEEP swallows the interruption, so a real product is counted
-    slow = {
-        "postgresql": "SELECT pg_sleep(20)",
-        "mariadb": "SELECT SLEEP(20)",
-        "mysql": f"SELECT COUNT(*) FROM {', '.join(f'information_schema.columns c{n}' for n in range(4))}",
-    }[engine_name]
-    with engines.make(dialect, make_url(rows_url), "write").connect() as connection:
-        with pytest.raises(DBAPIError) as raised:
-            connection.execute(text(slow))
-        assert dialect.classify(raised.value, at_commit=False) is Fault.RETRY
-
-
-@pytest.mark.engines(*SERVERS)
-def test_a_read_only_server_gives_503_and_serves_again_without_a_restart(
-    faulty_server: Engine, plain_url: str, open_database: Open
-) -> None:
-    """gpustack#6105: a pool kept connections to a demoted primary for days, and every write failed."""
-    database = open_database(plain_url)
-    database.run(insert_rows, [{"key": b"before"}])
-    set_read_only(faulty_server, plain_url, on=True)
-    try:
-        with pytest.raises(Refusal) as raised:
-            database.run(insert_rows, [{"key": b"meanwhile"}])
-        assert raised.value.code.name == "database_unavailable"
-        assert database.faults[Fault.GONE.value] >= 2
-    finally:
-        set_read_only(faulty_server, plain_url, on=False)
-    database.run(insert_rows, [{"key": b"after"}])
-    assert set(database.read(select_all, None)) == {b"before", b"after"}
-
-
-@pytest.mark.engines(*SERVERS)
-def test_a_commit_without_an_answer_is_unknown(dialect: Dialect, rows_url: str, proxy: Proxy) -> None:
-    engine = engines.make(dialect, make_url(proxy.url(rows_url)), "write")
-    with engine.connect() as connection:
-        connection.execute(ROWS.insert().values(key=b"a"))
-        proxy.lose_reply_to(b"COMMIT")
-        with pytest.raises(DBAPIError) as raised:
-            connection.commit()
-    assert dialect.classify(raised.value, at_commit=True) is Fault.UNKNOWN

@@ -37,7 +37,9 @@ def schema(url: str, *, prefix: str = "tenure_") -> dict[str, list[str]]:
 
 
 def _sqlite(connection: Connection, table: str) -> list[str]:
-    rows = connection.execute(text("SELECT sql FROM sqlite_master WHERE tbl_name = :t AND sql IS NOT NULL"), {"t": table})
+    rows = connection.execute(
+        text("SELECT sql FROM sqlite_master WHERE tbl_name = :t AND sql IS NOT NULL"), {"t": table}
+    )
     return sorted(re.sub(r"\s+", " ", sql) for sql in rows.scalars())
 
 
@@ -50,13 +52,21 @@ def _mysql(connection: Connection, table: str) -> list[str]:
 
 
 def _postgresql(connection: Connection, table: str) -> list[str]:
-    columns = connection.execute(text(
-        "SELECT attname, format_type(atttypid, atttypmod), attnotnull, attcollation::regcollation::text, "
-        "pg_get_expr(adbin, adrelid) FROM pg_attribute LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum "
-        "WHERE attrelid = CAST(:t AS regclass) AND attnum > 0 ORDER BY attnum"
-    ), {"t": table})
-    indexes = connection.execute(text("SELECT indexdef FROM pg_indexes WHERE tablename = :t ORDER BY indexname"), {"t": table})
-    constraints = connection.execute(text(
-        "SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = CAST(:t AS regclass) ORDER BY conname"
-    ), {"t": table})
+    columns = connection.execute(
+        text(
+            "SELECT attname, format_type(atttypid, atttypmod), attnotnull, attcollation::regcollation::text, "
+            "pg_get_expr(adbin, adrelid) FROM pg_attribute LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum "
+            "WHERE attrelid = CAST(:t AS regclass) AND attnum > 0 ORDER BY attnum"
+        ),
+        {"t": table},
+    )
+    indexes = connection.execute(
+        text("SELECT indexdef FROM pg_indexes WHERE tablename = :t ORDER BY indexname"), {"t": table}
+    )
+    constraints = connection.execute(
+        text(
+            "SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = CAST(:t AS regclass) ORDER BY conname"
+        ),
+        {"t": table},
+    )
     return [str(tuple(row)) for row in (*columns, *indexes, *constraints)]

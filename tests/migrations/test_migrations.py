@@ -150,11 +150,15 @@ def test_the_probe_is_caught_up_after_the_migration(database: Database, database
 
 
 @pytest.mark.parametrize("statement", [1, 2, 3, 8, 9, 24])
-def test_a_migration_that_was_killed_converges_when_it_runs_again(new_database: Callable[[], str], statement: int) -> None:
+def test_a_migration_that_was_killed_converges_when_it_runs_again(
+    new_database: Callable[[], str], statement: int
+) -> None:
     """romm#4486, alembic#633: on MySQL the second run died of what the first had made."""
     killed, whole = new_database(), new_database()
     command = [sys.executable, "-m", "tests.migrations.cut_short", killed, str(statement)]
-    done = subprocess.run(command, env=environment(killed), cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        command, env=environment(killed), cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == -9, done.stderr
     if "sqlite" not in killed and "tenure_migration_lock" in schema(killed):
         execute(killed, update(migration_lock).values(lease_until=0))  # rather than wait for the lease to end
@@ -174,12 +178,12 @@ def test_processes_that_migrate_at_once_all_succeed(database: Database, database
 
 
 def test_threads_that_migrate_at_once_all_succeed(database_url: str) -> None:
-    failures: list[BaseException] = []
+    failures: list[Exception] = []
 
     def one() -> None:
         try:
             migrate.upgrade(database_url)
-        except BaseException as failure:
+        except Exception as failure:  # noqa: BLE001 - whatever it is, the test tells it
             failures.append(failure)
 
     threads = [threading.Thread(target=one) for _ in range(4)]

@@ -17,7 +17,9 @@ BACKENDS = ("sqlite", "mysql", "mariadb", "postgresql")
 def for_url(backend: str, *, sqlite_synchronous: str = "FULL") -> Dialect:
     """The dialect that a URL's backend name promises, to connect with."""
     if backend not in BACKENDS:
-        raise StartupProblem(f"TENURE_DATABASE_URL names {backend!r}; it must be one of {', '.join(BACKENDS)}", exit_code=2)
+        raise StartupProblem(
+            f"TENURE_DATABASE_URL names {backend!r}; it must be one of {', '.join(BACKENDS)}", exit_code=2
+        )
     if backend == "sqlite":
         return SQLite(sqlite_synchronous)
     return {"mysql": MySQL, "mariadb": MariaDB, "postgresql": PostgreSQL}[backend]()

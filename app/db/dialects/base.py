@@ -89,7 +89,8 @@ class Dialect:
 
     def lock_free(self, query: Select[Any]) -> Select[Any]:
         """Lock the rows that nobody else holds, if this server can; else wait. The lock is never the proof: the write
-        that follows repeats the condition and counts."""
+        that follows repeats the condition and counts.
+        """
         return query.with_for_update(skip_locked=True) if self.skip_locked else query.with_for_update()
 
     def force_index(self, query: Select[Any], table: Table, index: str) -> Select[Any]:
@@ -111,3 +112,7 @@ class Dialect:
     def server_checks(self, connection: Connection) -> list[tuple[str, bool, str]]:
         """(name, good, what was seen) of what `tenure check` and `/health` report of this server."""
         return []
+
+    def most_connections(self, connection: Connection) -> int | None:
+        """How many connections the server takes from all its clients together; None where that means nothing."""
+        return None

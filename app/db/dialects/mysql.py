@@ -7,9 +7,10 @@ from typing import Any
 
 from sqlalchemy import URL, BigInteger, ColumnElement, Connection, Executable, Select, Table, literal_column
 from sqlalchemy.dialects.mysql import insert
-from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, TimeoutError
+from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError
 
 from app.db.dialects.base import DDL_LOCK_SECONDS, Dialect, Fault
+from app.db.metadata import PREFIX
 
 # The session waits at most 3 s for a row, then the unit is run again; the socket waits longer than any of it, so that the
 # server answers before we give up (a statement goes on after its client has gone).
@@ -22,11 +23,36 @@ SESSION = (
 ROLLED_BACK = {1213, 1020, 1205, 3572}
 SURELY_AT_COMMIT = {1213, 1020}
 NOT_SERVING = {
-    1040, 1203, 1226,  # too many connections
-    1021, 1037, 1041, 1114, 3019,  # out of disk, memory, table or undo space
-    1047, 1053, 1180, 1927, 3032, 3169, 4031,  # not in the primary component, shutting down, killed, offline
-    1290, 1792, 1836,  # read-only
-    1158, 1159, 1160, 1161, 2002, 2003, 2006, 2013, 2014, 2027, 2045, 2055,  # the network
+    1040,
+    1203,
+    1226,  # too many connections
+    1021,
+    1037,
+    1041,
+    1114,
+    3019,  # out of disk, memory, table or undo space
+    1047,
+    1053,
+    1180,
+    1927,
+    3032,
+    3169,
+    4031,  # not in the primary component, shutting down, killed, offline
+    1290,
+    1792,
+    1836,  # read-only
+    1158,
+    1159,
+    1160,
+    1161,
+    2002,
+    2003,
+    2006,
+    2013,
+    2014,
+    2027,
+    2045,
+    2055,  # the network
 }
 CUT_SHORT = {1317, 1969, 3024}  # killed or over its time: the transaction is rolled back by us
 DUPLICATE_KEY = {1062}
@@ -39,7 +65,10 @@ class MySQL(Dialect):
         return {
             "isolation_level": "READ COMMITTED",
             "connect_args": {
-                "charset": "utf8mb4", "connect_timeout": 3, "read_timeout": SOCKET_SECONDS, "write_timeout": SOCKET_SECONDS,
+                "charset": "utf8mb4",
+                "connect_timeout": 3,
+                "read_timeout": SOCKET_SECONDS,
+                "write_timeout": SOCKET_SECONDS,
             },
         }
 
@@ -70,7 +99,7 @@ class MySQL(Dialect):
             return Fault.RETRY if code in SURELY_AT_COMMIT else Fault.UNKNOWN
         if code in ROLLED_BACK or code in CUT_SHORT:
             return Fault.RETRY
-        if code in NOT_SERVING or isinstance(fault, InterfaceError | TimeoutError) or fault.connection_invalidated:
+        if code in NOT_SERVING or isinstance(fault, InterfaceError) or fault.connection_invalidated:
             return Fault.GONE
         if isinstance(fault, IntegrityError) and code in DUPLICATE_KEY:
             return Fault.DUPLICATE
@@ -94,16 +123,31 @@ class MySQL(Dialect):
         return statement.on_duplicate_key_update({name: table.c[name] + statement.inserted[name] for name in sums})
 
     def server_checks(self, connection: Connection) -> list[tuple[str, bool, str]]:
-        seen: dict[str, str] = dict(connection.exec_driver_sql(
-            "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('innodb_flush_log_at_trx_commit', 'sync_binlog', 'log_bin', "
-            "'binlog_format', 'read_only', 'super_read_only', 'wsrep_on')"
-        ).tuples().all())
+        seen: dict[str, str] = dict(
+            connection.exec_driver_sql(
+                "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('innodb_flush_log_at_trx_commit', 'sync_binlog', 'log_bin', "
+                "'binlog_format', 'read_only', 'super_read_only', 'wsrep_on')"
+            ).all()
+        )  # type: ignore[arg-type]  # rows of two are pairs
         binlog = seen.get("log_bin") == "ON"
         flush, sync = seen.get("innodb_flush_log_at_trx_commit", "?"), seen.get("sync_binlog", "?")
         formatted = seen.get("binlog_format", "ROW")
         return [
+            self._tables(connection),
             ("durable_commit", flush == "1", f"innodb_flush_log_at_trx_commit={flush}"),
             ("durable_binlog", not binlog or sync == "1", f"log_bin={seen.get('log_bin', '?')} sync_binlog={sync}"),
             ("binlog_format", not binlog or formatted in ("ROW", "MIXED"), f"binlog_format={formatted}"),
             ("writable", seen.get("read_only") == "OFF", f"read_only={seen.get('read_only', '?')}"),
         ]
+
+    def _tables(self, connection: Connection) -> tuple[str, bool, str]:
+        """A server whose default was changed, or an import, may have made tables that know no transactions."""
+        others = connection.exec_driver_sql(
+            "SELECT table_name, engine FROM information_schema.tables WHERE table_schema = DATABASE() "
+            "AND table_type = 'BASE TABLE' AND engine <> 'InnoDB' AND table_name LIKE %s",
+            (PREFIX.replace("_", r"\_") + "%",),
+        ).all()
+        return "table_engine", not others, ", ".join(f"{name} is {engine}" for name, engine in others) or "all InnoDB"
+
+    def most_connections(self, connection: Connection) -> int | None:
+        return int(connection.exec_driver_sql("SELECT @@max_connections").scalar_one())

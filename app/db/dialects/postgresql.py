@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
+import structlog
 from sqlalchemy import URL, BigInteger, ColumnElement, Connection, Executable, Table, literal_column
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError
 
 from app.db.dialects.base import DDL_LOCK_SECONDS, Dialect, Fault
+
+log = structlog.get_logger("tenure.db")
 
 ROLLED_BACK = {"40001", "40P01", "55P03", "57014"}
 SURELY_AT_COMMIT = {"40001", "40P01"}
@@ -32,20 +34,28 @@ class PostgreSQL(Dialect):
         return {
             "isolation_level": "READ COMMITTED",
             "connect_args": {
-                "connect_timeout": 3, "keepalives_idle": 5, "keepalives_interval": 3, "keepalives_count": 3,
+                "connect_timeout": 3,
+                "keepalives_idle": 5,
+                "keepalives_interval": 3,
+                "keepalives_count": 3,
                 "tcp_user_timeout": 20_000,
             },
         }
 
     def on_connect(self, connection: Any, *, read_only: bool) -> None:
         _set(
-            connection, "TIME ZONE 'UTC'", "lock_timeout = '3s'", f"statement_timeout = '{self.statement_seconds}s'",
+            connection,
+            "TIME ZONE 'UTC'",
+            "lock_timeout = '3s'",
+            f"statement_timeout = '{self.statement_seconds}s'",
             "idle_in_transaction_session_timeout = '15s'",
         )
 
     def on_connect_ddl(self, connection: Any) -> None:
         _set(
-            connection, f"lock_timeout = '{DDL_LOCK_SECONDS}s'", "statement_timeout = 0",
+            connection,
+            f"lock_timeout = '{DDL_LOCK_SECONDS}s'",
+            "statement_timeout = 0",
             "idle_in_transaction_session_timeout = 0",
         )
 
@@ -73,11 +83,13 @@ class PostgreSQL(Dialect):
         return bool(driver.info.transaction_status != IN_ERROR)
 
     def cut(self, connection: Connection) -> None:
-        with suppress(Exception):  # the connection's own thread may end it in this moment
+        try:
             driver: Any = connection.connection.driver_connection
             # a duplicate: the number may be closed and given to another file while we look
             with socket.socket(fileno=os.dup(driver.fileno())) as twin:
                 twin.shutdown(socket.SHUT_RDWR)
+        except Exception as error:  # noqa: BLE001 - the connection's own thread may end it in this moment, in any way
+            log.info("connection_not_cut", error=type(error).__name__)
 
     def insert_missing(self, table: Table, rows: Sequence[Mapping[str, Any]]) -> Executable:
         return insert(table).values(list(rows)).on_conflict_do_nothing()
@@ -91,7 +103,8 @@ class PostgreSQL(Dialect):
     def add_up(self, table: Table, rows: Sequence[Mapping[str, Any]], sums: Sequence[str]) -> Executable:
         statement = insert(table).values(list(rows))
         return statement.on_conflict_do_update(
-            index_elements=list(table.primary_key), set_={name: table.c[name] + statement.excluded[name] for name in sums}
+            index_elements=list(table.primary_key),
+            set_={name: table.c[name] + statement.excluded[name] for name in sums},
         )
 
     def server_checks(self, connection: Connection) -> list[tuple[str, bool, str]]:
@@ -104,6 +117,10 @@ class PostgreSQL(Dialect):
             ("durable_commit", fsync == "on" and commit != "off", f"fsync={fsync} synchronous_commit={commit}"),
             ("writable", not recovering, f"pg_is_in_recovery={str(recovering).lower()}"),
         ]
+
+    def most_connections(self, connection: Connection) -> int | None:
+        most = int(connection.exec_driver_sql("SHOW max_connections").scalar_one())
+        return most - int(connection.exec_driver_sql("SHOW superuser_reserved_connections").scalar_one())
 
 
 def _set(connection: Any, *settings: str) -> None:

@@ -32,7 +32,9 @@ class SQLite(Dialect):
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
         except OSError as fault:
-            raise StartupProblem(f"the folder {file.parent} for the database cannot be made: {fault.strerror}") from None
+            raise StartupProblem(
+                f"the folder {file.parent} for the database cannot be made: {fault.strerror}"
+            ) from None
 
     def own(self, url: URL, purpose: str) -> Releasable:
         return sqlite_file.hold(self._file(url), purpose)
@@ -42,7 +44,8 @@ class SQLite(Dialect):
         if not name or ":memory:" in name or name.startswith("file:"):
             raise StartupProblem(
                 "TENURE_DATABASE_URL must name a file (sqlite:///path/to/tenure.db): every thread has a connection of its "
-                "own, and each would see its own empty database in memory", exit_code=2,
+                "own, and each would see its own empty database in memory",
+                exit_code=2,
             )
         return Path(name)
 
@@ -101,7 +104,8 @@ class SQLite(Dialect):
     def add_up(self, table: Table, rows: Sequence[Mapping[str, Any]], sums: Sequence[str]) -> Executable:
         statement = insert(table).values(list(rows))
         return statement.on_conflict_do_update(
-            index_elements=list(table.primary_key), set_={name: table.c[name] + statement.excluded[name] for name in sums}
+            index_elements=list(table.primary_key),
+            set_={name: table.c[name] + statement.excluded[name] for name in sums},
         )
 
     def server_checks(self, connection: Connection) -> list[tuple[str, bool, str]]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from app.clock import micros
 from app.primitives.jobs.model import Figure, Flow, duration_bucket
@@ -24,6 +25,15 @@ class Sighting:
     last_claimed_at: int | None = None
     last_beat_at: int | None = None
     seen_at: int = 0
+
+    def with_newer(self, newer: Sighting) -> Sighting:
+        """Both together. Handlers are known from a claim only."""
+        claims = [seen for seen in (newer, self) if seen.last_claimed_at is not None]
+        beats = [seen.last_beat_at for seen in (self, newer) if seen.last_beat_at is not None]
+        newest = max(claims, key=lambda seen: seen.last_claimed_at or 0, default=newer)
+        return Sighting(
+            newest.handlers, newest.last_claimed_at, max(beats, default=None), max(self.seen_at, newer.seen_at)
+        )
 
 
 @dataclass(slots=True)
@@ -41,6 +51,8 @@ class Here:
     _depth: dict[str, int | None] = field(default_factory=dict)
     _figures: Counter[tuple[int, int, int]] = field(default_factory=Counter)
     _workers: dict[tuple[str, str], Sighting] = field(default_factory=dict)
+    _totals: Counter[tuple[int, Figure]] = field(default_factory=Counter)
+    report: Any = None  # the newest statistics, for those who may see them a little older
 
     # -- flows: an id, once committed, never changes ---------------------------------------------------------------------
 
@@ -83,6 +95,7 @@ class Here:
         with self._lock:
             for (flow_id, figure), amount in figures.items():
                 self._figures[flow_id, minute, figure] += amount
+                self._totals[flow_id, figure] += amount
             for flow_id, duration in durations or ():
                 self._figures[flow_id, minute, Figure.DURATION] += duration
                 self._figures[flow_id, minute, duration_bucket(duration)] += 1
@@ -106,7 +119,19 @@ class Here:
             return figures, workers
 
     def give_back(self, figures: Counter[tuple[int, int, int]], workers: dict[tuple[str, str], Sighting]) -> None:
-        """The flush failed: keep what it was to write."""
+        """The flush failed: keep what it was to write, and what was seen since."""
         with self._lock:
             self._figures.update(figures)
-            self._workers = workers | self._workers
+            for key, older in workers.items():
+                newer = self._workers.get(key)
+                self._workers[key] = older if newer is None else older.with_newer(newer)
+
+    def snapshot(self) -> tuple[Counter[tuple[int, int, int]], dict[tuple[str, str], Sighting]]:
+        """What the next flush will write; it is left where it is."""
+        with self._lock:
+            return Counter(self._figures), {key: replace(seen) for key, seen in self._workers.items()}
+
+    def totals(self) -> Counter[tuple[int, Figure]]:
+        """Amounts by (flow id, figure) since this process began."""
+        with self._lock:
+            return Counter(self._totals)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from app.errors import Refusal
+from app.primitives.jobs import health
 from app.primitives.jobs.here import Here
 from app.primitives.jobs.model import Claim, Claimed
 from app.primitives.jobs.ops import bulk, control, explain, inspect, queues, stats, sweep
@@ -114,5 +115,5 @@ def wire(runtime: Runtime) -> None:
 
 
 JOBS = Primitive(
-    "jobs", router, lanes=LANES, loops=LOOPS, wire=wire, checks=stats.checks, collect=stats.collect,
+    "jobs", router, lanes=LANES, loops=LOOPS, wire=wire, checks=health.checks, collect=health.collect,
 )

@@ -15,7 +15,7 @@ from app.primitives.jobs.ops import flows
 from app.primitives.jobs.ops.changes import Changes
 from app.primitives.jobs.ops.inspect import narrow_of
 from app.primitives.jobs.store import control as store
-from app.primitives.jobs.store import work
+from app.primitives.jobs.store import due, held
 
 STEP = 500
 
@@ -113,11 +113,11 @@ def _next(tx: Tx, index: int, command: Bulk, before: int) -> Step:
 
 
 def _apply(tx: Tx, command: Bulk, ids: Sequence[bytes]) -> int:
-    rows = [row for row in work.lock_jobs(tx, ids) if _can(command.action, row)] if ids else []
+    rows = [row for row in held.lock_jobs(tx, ids) if _can(command.action, row)] if ids else []
     if not rows:
         return 0
     if command.action is Action.PURGE:
-        work.delete_jobs(tx, [row.id for row in rows])
+        due.delete_jobs(tx, [row.id for row in rows])
         return len(rows)
     changes = Changes(tx, flows.names(tx, {row.flow_id for row in rows}))
     do = changes.cancel if command.action is Action.CANCEL else changes.retry

@@ -11,7 +11,7 @@ from app.errors import OVERLOADED, Refusal
 from app.primitives.jobs.model import Caller, Control, Flow, Kind, State, Verdict, new_id
 from app.primitives.jobs.ops import flows, moves
 from app.primitives.jobs.store import control as store
-from app.primitives.jobs.store import work
+from app.primitives.jobs.store import held
 
 LEFT_BY = {Verdict.SUCCEEDED: State.SUCCEEDED, Verdict.RETRY: State.AVAILABLE, Verdict.DEAD: State.DEAD}
 
@@ -104,7 +104,7 @@ class Changes:
             raise Refusal(
                 OVERLOADED, "Another call changed the same job at this moment; nothing was done.", retry_after_seconds=1
             )
-        work.insert_events(self.tx, self.events)
+        held.insert_events(self.tx, self.events)
         memory, ready = flows.here(self.tx), self.ready
         if ready:
             self.tx.on_commit(lambda: memory.wake(ready))

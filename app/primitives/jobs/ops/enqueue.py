@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from app.clock import MICROS, micros
@@ -65,11 +66,11 @@ class _Work:
 
     def decide(self, command: Enqueue, new: NewJob) -> Enqueued | Refusal:
         if new.id in self.there:
-            return Enqueued(self.there[new.id])
+            return Enqueued(_as_sent(self.there[new.id], new))
         if new.key_digest is not None and new.key_digest in self.keys:
             fingerprint, job = self.keys[new.key_digest]
             if fingerprint == new.fingerprint:
-                return Enqueued(job, replayed=True)
+                return Enqueued(_as_sent(job, new), replayed=True)
             return Refusal(IDEMPOTENCY_CONFLICT, "This idempotency key belongs to a job with other content.")
         queue = new.flow[0]
         if queue in self.room:
@@ -153,6 +154,11 @@ def job_of(row: Any, names: dict[int, Flow]) -> Job:
         cancel_requested_at=row.cancel_requested_at, worker=row.worker, category=row.category,
         ended_request_id=row.ended_request_id,
     )
+
+
+def _as_sent(job: Job, new: NewJob) -> Job:
+    """The hot row does not hold these; the same content was sent again."""
+    return replace(job, correlation_id=new.correlation_id, parent_operation_id=new.parent_operation_id)
 
 
 def _content(command: Enqueue, new: NewJob) -> dict[str, Any]:

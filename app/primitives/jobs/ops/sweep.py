@@ -81,6 +81,11 @@ def give_back(tx: Tx, commands: Sequence[Claimed]) -> list[int]:
             mine.append(row.id)
     moved = [moves.undelivered(tx, row) for row in work.select_jobs(tx, mine)] if mine else []
     if moved:
-        held.update_settled(tx, [move.change for move in moved])
+        written = held.update_settled(tx, [move.change for move in moved])
+        if written != len(moved):  # a lease ran out in between: its loss is the abandon sweep's to judge
+            running = held.select_running(tx, mine)
+            moved = [move for move in moved if move.change["b_id"] not in running]
+        if events := [event for move in moved for event in move.events]:
+            held.insert_events(tx, events)
         moves.tell(tx, moved)
     return [len(claimed.grants) for claimed in commands]

@@ -1,6 +1,6 @@
 """SQL of what operators do: cancel, retry, reconcile, purge, and the rows of queues.
 
-Jobs are changed by primary key, after their rows were locked (`store.work.lock_jobs`). Every UPDATE repeats state and fence
+Jobs are changed by primary key, after their rows were locked (`store.held.lock_jobs`). Every UPDATE repeats state and fence
 and gives the number of rows that it matched. `fences` maps the ids of the jobs to the fences that were read.
 """
 
@@ -9,21 +9,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Update, bindparam, func, literal, select, update
+from sqlalchemy import Update, func, literal, select, update
 
 from app.db.tx import Tx
 from app.primitives.jobs.model import ENDED, WAITING, Kind, State
 from app.primitives.jobs.store.lists import Narrow, narrowed
-from app.primitives.jobs.store.values import Rows, assigned
+from app.primitives.jobs.store.values import IDS, Rows, assigned
 from app.primitives.jobs.tables import DUE_INDEX, job_contents, job_events, jobs, queues
 
-_IDS = bindparam("ids", expanding=True)
 
 
 def _still(fences: Mapping[bytes, int], *states: State) -> Update:
     """An UPDATE of these jobs where they are still in one of these states, with the fence that was read."""
     return update(jobs).where(
-        jobs.c.id.in_(_IDS), jobs.c.state.in_(list(states)), jobs.c.fence == assigned(fences, jobs.c.fence)
+        jobs.c.id.in_(IDS), jobs.c.state.in_(list(states)), jobs.c.fence == assigned(fences, jobs.c.fence)
     )
 
 
@@ -72,7 +71,7 @@ def update_verdict(
     requests: Mapping[bytes, str],
     purge: Mapping[bytes, int],
 ) -> int:
-    """unknown -> succeeded or dead."""
+    """Unknown -> succeeded or dead."""
     change = _still(fences, State.UNKNOWN).values(
         state=state,
         ended_at=tx.now,
@@ -94,7 +93,7 @@ def select_newest_event(tx: Tx, job_id: bytes, kind: Kind | None = None) -> Mapp
 def select_references(tx: Tx, ids: Sequence[bytes]) -> Rows:
     """What callers find these jobs by (job_id, correlation_id, parent_operation_id)."""
     query = select(job_contents.c.job_id, job_contents.c.correlation_id, job_contents.c.parent_operation_id).where(
-        job_contents.c.job_id.in_(_IDS)
+        job_contents.c.job_id.in_(IDS)
     )
     return tx.conn.execute(query, {"ids": list(ids)}).all()
 

@@ -17,11 +17,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Select, bindparam, func, literal, select
+from sqlalchemy import Select, func, literal, select
 
 from app.db.tx import Tx
 from app.primitives.jobs.model import State
-from app.primitives.jobs.store.values import HOT, Rows
+from app.primitives.jobs.store.values import HOT, IDS, Rows
 from app.primitives.jobs.tables import (
     CLAIM_INDEX,
     DUE_INDEX,
@@ -38,7 +38,6 @@ from app.primitives.jobs.tables import (
 FEW = 2000
 WINDOW = 20_000
 MOST_EVENTS = 2000
-_IDS = bindparam("ids", expanding=True)
 _REFERENCED = (job_contents.c.correlation_id, job_contents.c.parent_operation_id)
 
 
@@ -92,7 +91,8 @@ def _told() -> Select[Any]:
 
 def select_few(tx: Tx, flow_ids: Sequence[int] | None, state: State | None) -> list[bytes] | None:
     """Ids of all jobs of these flows in this state, or None if they are more than `FEW`. By the claim index alone where
-    flows are named, else by the due index alone. No order."""
+    flows are named, else by the due index alone. No order.
+    """
     query = narrowed(select(jobs.c.id), Narrow(None if flow_ids is None else tuple(flow_ids), state)).limit(FEW + 1)
     index = DUE_INDEX if flow_ids is None else CLAIM_INDEX
     found = [row.id for row in tx.conn.execute(tx.dialect.force_index(query, jobs, index))]
@@ -101,7 +101,7 @@ def select_few(tx: Tx, flow_ids: Sequence[int] | None, state: State | None) -> l
 
 def select_page_of(tx: Tx, ids: Sequence[bytes], narrow: Narrow, most: int) -> Rows:
     """Those of these jobs that the filter fits, newest first. By primary key."""
-    query = narrowed(_told(), narrow).where(jobs.c.id.in_(_IDS)).order_by(jobs.c.id.desc()).limit(most)
+    query = narrowed(_told(), narrow).where(jobs.c.id.in_(IDS)).order_by(jobs.c.id.desc()).limit(most)
     return tx.conn.execute(query, {"ids": list(ids)}).all()
 
 
@@ -208,7 +208,7 @@ def select_queue(tx: Tx, name: str) -> Any:
     return tx.conn.execute(select(queues).where(queues.c.name == name)).one_or_none()
 
 
-def select_queues(tx: Tx, after: str | None, most: int) -> Rows:
-    """Queues by name, from the one after `after` on; by primary key."""
+def select_queues(tx: Tx, after: str | None, most: int | None) -> Rows:
+    """Queues by name, from the one after `after` on, `most` None for all; by primary key. A small table."""
     query = select(queues).order_by(queues.c.name).limit(most)
     return tx.conn.execute(query if after is None else query.where(queues.c.name > after)).all()

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import (
     ColumnElement,
     Integer,
+    Row,
     Select,
     bindparam,
     case,
@@ -35,6 +36,8 @@ from app.primitives.jobs.tables import (
     jobs,
     queues,
 )
+
+MOST_PARTS = 100  # of one UNION; SQLite takes 500
 
 _LOCKED = by_id(select(*HOT))
 # only what the verb reads: decoding columns is what a claim or a settlement costs most
@@ -151,10 +154,15 @@ def lock_heads(tx: Tx, flow_id: int, most: int) -> Rows:
 
 def select_heads(tx: Tx, wanted: Mapping[int, int]) -> Rows:
     """The first so many available jobs of each flow (flow id -> number), without a lock, by the claim index alone."""
-    filled: dict[str, int] = {}
-    for place, (flow_id, most) in enumerate(wanted.items()):
-        filled[f"flow{place}"], filled[f"most{place}"] = flow_id, most
-    return tx.conn.execute(_heads(tx.dialect, len(wanted)), filled).all()
+    pairs = list(wanted.items())
+    found: list[Row[Any]] = []
+    for start in range(0, len(pairs), MOST_PARTS):
+        part = pairs[start:start + MOST_PARTS]
+        filled: dict[str, int] = {}
+        for place, (flow_id, most) in enumerate(part):
+            filled[f"flow{place}"], filled[f"most{place}"] = flow_id, most
+        found += tx.conn.execute(_heads(tx.dialect, len(part)), filled)
+    return found
 
 
 def lock_available(tx: Tx, ids: Sequence[bytes]) -> Rows:

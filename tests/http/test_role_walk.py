@@ -1,0 +1,85 @@
+"""Every route with every role, without a key and with a bad one.
+
+What is expected stands here a second time, by hand: a route whose declaration changes fails until this table is changed too.
+Requests are empty, so a caller that is let in gets past 401 and 403 to whatever the route says of an empty request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fastapi.routing import iter_route_contexts
+
+from app.access import Role
+from app.http.routing import ThinRoute
+from tests.http.conftest import Service
+
+pytestmark = pytest.mark.anyio
+P, W, V, O, A = Role.PRODUCER, Role.WORKER, Role.VIEWER, Role.OPERATOR, Role.ADMIN  # noqa: E741 - one letter each, to read the table
+EVERYBODY = None
+
+# operation -> the roles of callers that are let in
+EXPECTED: dict[str, set[Role] | None] = {
+    "create_api_key": {A}, "list_api_keys": {A}, "revoke_api_key": {A}, "list_audit": {O, A}, "get_health": {V, O, A},
+    "get_livez": EVERYBODY, "get_readyz": EVERYBODY, "get_startupz": EVERYBODY, "get_metrics": EVERYBODY,
+    "get_openapi": EVERYBODY, "get_openapi_30": EVERYBODY, "get_llms_txt": EVERYBODY, "show_docs": EVERYBODY,
+    "get_docs_asset": EVERYBODY, "list_problems": EVERYBODY, "get_problem": EVERYBODY,
+    # jobs and queues
+    "enqueue_job": {P, A}, "enqueue_jobs": {P, A}, "claim_jobs": {W, A}, "heartbeat_job": {W, A}, "heartbeat_jobs": {W, A},
+    "complete_job": {W, A}, "fail_job": {W, A}, "mark_job_unknown": {W, A}, "release_job": {W, A}, "settle_jobs": {W, A},
+    "get_job": {V, O, A}, "list_jobs": {V, O, A}, "explain_job": {V, O, A}, "cancel_job": {O, A}, "retry_job": {O, A},
+    "reconcile_job": {O, A}, "change_jobs": {O, A}, "list_queues": {V, O, A}, "get_queue": {V, O, A}, "put_queue": {O, A},
+    "pause_queue": {O, A}, "resume_queue": {O, A}, "get_stats": {V, O, A},
+    # the tests' own
+    "echo_value": {P, A}, "echo_values": {P, A}, "get_thing": EVERYBODY, "get_demo_job": EVERYBODY, "refuse_call": EVERYBODY,
+    "fail_call": EVERYBODY,
+}
+BAD_KEYS = ["tnr_000000000000_" + "0" * 49, "tnr_short", "nonsense", ""]
+
+
+def thin_routes(app: Any) -> Iterator[tuple[str, str, str, ThinRoute]]:
+    """(name, method, path, route) of every thin route but the one that waits for its client to go."""
+    for context in iter_route_contexts(app.routes):
+        route = context.original_route
+        if isinstance(route, ThinRoute) and context.name != "wait_for_work":
+            for method in route.methods or ():
+                yield str(context.name), method, str(context.path), route
+
+
+def allowed(answer: Any) -> bool:
+    return answer.status_code not in (401, 403)
+
+
+async def test_every_route_lets_in_exactly_whom_it_should(service: Service) -> None:
+    clients = {role: await service.client(await service.key_of(role)) for role in Role}
+    routes = list(thin_routes(service.app))
+    for name, method, path, route in routes:
+        assert name in EXPECTED, f"{method} {path}: say here who may call {name}"
+        expected = EXPECTED[name]
+        url = path.replace("{key_id}", "0" * 12).replace("{job_id}", "0198c5a2-5f00-7c3e-9d6b-0b5f3a8d1e2f")
+        url = url.replace("{", "x").replace("}", "x")
+        got = {role for role, client in clients.items() if allowed(await client.request(method, url))}
+        assert got == (set(Role) if expected is EVERYBODY else expected), f"{method} {path}"
+        declared = route.thin.roles
+        assert (declared == ()) is (expected is EVERYBODY), f"{method} {path}"
+
+
+async def test_no_route_but_the_open_ones_lets_in_a_caller_without_a_good_key(service: Service) -> None:
+    await service.key_of(Role.ADMIN)
+    for name, method, path, _ in thin_routes(service.app):
+        for key in (None, *BAD_KEYS):
+            answer = await (await service.client(key)).request(method, path)
+            assert (answer.status_code != 401) is (EXPECTED[name] is EVERYBODY), f"{method} {path} with {key}"
+
+
+async def test_the_declaration_of_roles_is_in_the_document(service: Service) -> None:
+    document = service.app.openapi()
+    for name, method, path, route in thin_routes(service.app):
+        if not route.include_in_schema:
+            continue
+        operation = document["paths"][path][method.lower()]
+        assert operation["operationId"] == name
+        assert operation["x-roles"] == [str(role) for role in route.thin.roles]
+        assert operation["security"] == ([{"bearer": []}] if route.thin.roles else [])
