@@ -11,6 +11,7 @@ def main() -> None:
     """Run the command line. Exit codes stand in docs/cli.md and in `tenure --help`."""
     try:
         from app.cli import command  # importing it reads the environment, which may be wrong
+
         command.tenure.main(prog_name="tenure")
     except StartupProblem as problem:
         print(f"tenure: {problem}", file=sys.stderr)

@@ -73,7 +73,9 @@ class Principal:
         """Raise Refusal `forbidden` unless one of `roles` is granted."""
         if not self.may(*roles):
             needed = " or ".join(f"`{role}`" for role in sorted(roles))
-            raise Refusal(FORBIDDEN, f"This call needs a key with the role {needed}.", extra={"required_roles": sorted(roles)})
+            raise Refusal(
+                FORBIDDEN, f"This call needs a key with the role {needed}.", extra={"required_roles": sorted(roles)}
+            )
 
     def require_names(self, names: Sequence[str]) -> None:
         """Raise Refusal `forbidden` unless every name is within this key's patterns."""

@@ -14,7 +14,8 @@ from typing import Any
 @dataclass(frozen=True, slots=True)
 class Code:
     """One kind of problem: `name` is what clients switch on, `status` the HTTP status, `retryable` whether the very same
-    request may succeed later. `advice` says what the caller should do next; it fills the page `/problems/<name>`."""
+    request may succeed later. `advice` says what the caller should do next; it fills the page `/problems/<name>`.
+    """
 
     name: str
     status: int
@@ -28,74 +29,127 @@ def _code(name: str, status: int, title: str, advice: str, *, retryable: bool = 
 
 
 VALIDATION_FAILED = _code(
-    "validation_failed", 422, "The request is not valid",
+    "validation_failed",
+    422,
+    "The request is not valid",
     "Mend the fields named in `errors` and send it again. Malformed JSON is answered with status 400.",
 )
 UNSUPPORTED_MEDIA_TYPE = _code(
-    "unsupported_media_type", 415, "The body is not JSON",
+    "unsupported_media_type",
+    415,
+    "The body is not JSON",
     "Send the body as UTF-8 JSON with the header `Content-Type: application/json` (with curl: `--json`).",
 )
 METHOD_NOT_ALLOWED = _code(
-    "method_not_allowed", 405, "This path does not take this method", "Use one of the methods in the `Allow` header.",
+    "method_not_allowed",
+    405,
+    "This path does not take this method",
+    "Use one of the methods in the `Allow` header.",
 )
 INVALID_CURSOR = _code(
-    "invalid_cursor", 400, "The cursor is not one of ours",
+    "invalid_cursor",
+    400,
+    "The cursor is not one of ours",
     "Start again without `cursor`, and pass on `next_cursor` unchanged together with the same filters.",
 )
 UNAUTHENTICATED = _code(
-    "unauthenticated", 401, "An API key is needed", "Send `Authorization: Bearer <api key>` with a key that is in force.",
+    "unauthenticated",
+    401,
+    "An API key is needed",
+    "Send `Authorization: Bearer <api key>` with a key that is in force.",
 )
 FORBIDDEN = _code(
-    "forbidden", 403, "This key may not do this", "Use a key with the role and the name pattern that this call needs.",
+    "forbidden",
+    403,
+    "This key may not do this",
+    "Use a key with the role and the name pattern that this call needs.",
 )
 NOT_FOUND = _code("not_found", 404, "There is no such thing", "Check the id or the path; ended work is purged in time.")
 PAYLOAD_TOO_LARGE = _code(
-    "payload_too_large", 413, "The body or one value in it is too large",
+    "payload_too_large",
+    413,
+    "The body or one value in it is too large",
     "Send less, or store the data elsewhere and send a reference to it.",
 )
 IDEMPOTENCY_CONFLICT = _code(
-    "idempotency_conflict", 409, "This key was used for something else",
+    "idempotency_conflict",
+    409,
+    "This key was used for something else",
     "Use a new key for new content; repeat the old content unchanged to get its answer again.",
 )
 UNIQUE_CONFLICT = _code(
-    "unique_conflict", 409, "Work with this unique key exists", "Wait until it ends, or choose `keep` or `replace`.",
+    "unique_conflict",
+    409,
+    "Work with this unique key exists",
+    "Wait until it ends, or choose `keep` or `replace`.",
 )
 RESERVATION_LOST = _code(
-    "reservation_lost", 409, "The reservation is no longer held",
+    "reservation_lost",
+    409,
+    "The reservation is no longer held",
     "Stop the work at once and throw its result away: somebody else may hold it now. `reason` says what happened.",
 )
 SETTLEMENT_CONFLICT = _code(
-    "settlement_conflict", 409, "This reservation was settled otherwise",
+    "settlement_conflict",
+    409,
+    "This reservation was settled otherwise",
     "The first settlement stands. A repeat must be the same in all its content.",
 )
 VERDICT_REQUIRED = _code(
-    "verdict_required", 409, "The outcome is unknown and needs a verdict",
+    "verdict_required",
+    409,
+    "The outcome is unknown and needs a verdict",
     "Find out whether the effect happened, then call `reconcile` with the evidence.",
 )
-VERDICT_CONFLICT = _code("verdict_conflict", 409, "Another verdict stands", "The first verdict stands; read the work's events.")
-STATE_CONFLICT = _code(
-    "state_conflict", 409, "The state does not allow this", "Read the current state, and choose an action that it allows.",
+VERDICT_CONFLICT = _code(
+    "verdict_conflict", 409, "Another verdict stands", "The first verdict stands; read the work's events."
 )
-GATE_CLOSED = _code("gate_closed", 409, "The gate is closed", "Wait until the gate opens, or ask its operator.", retryable=True)
-LOCKED = _code("locked", 423, "The lock is held by another", "Try again after `Retry-After`, or wait longer.", retryable=True)
-CONTRACT_REQUIRED = _code("contract_required", 422, "This job type needs a contract", "Register a contract for the type first.")
-CONTRACT_VIOLATED = _code("contract_violated", 422, "The job type's contract is not valid", "Mend the rules named in `errors`.")
+STATE_CONFLICT = _code(
+    "state_conflict",
+    409,
+    "The state does not allow this",
+    "Read the current state, and choose an action that it allows.",
+)
+GATE_CLOSED = _code(
+    "gate_closed", 409, "The gate is closed", "Wait until the gate opens, or ask its operator.", retryable=True
+)
+LOCKED = _code(
+    "locked", 423, "The lock is held by another", "Try again after `Retry-After`, or wait longer.", retryable=True
+)
+CONTRACT_REQUIRED = _code(
+    "contract_required", 422, "This job type needs a contract", "Register a contract for the type first."
+)
+CONTRACT_VIOLATED = _code(
+    "contract_violated", 422, "The job type's contract is not valid", "Mend the rules named in `errors`."
+)
 PAYLOAD_INVALID = _code("payload_invalid", 422, "The payload does not fit its schema", "Mend what `errors` names.")
 QUEUE_FULL = _code(
-    "queue_full", 429, "The queue is full", "Slow down and repeat after `Retry-After`; an operator may raise `max_depth`.",
+    "queue_full",
+    429,
+    "The queue is full",
+    "Slow down and repeat after `Retry-After`; an operator may raise `max_depth`.",
     retryable=True,
 )
 OVERLOADED = _code("overloaded", 503, "Too much is waiting", "Repeat after `Retry-After`, with jitter.", retryable=True)
 DATABASE_UNAVAILABLE = _code(
-    "database_unavailable", 503, "The database does not answer",
+    "database_unavailable",
+    503,
+    "The database does not answer",
     "Repeat the same request (same ids, keys and tokens) after `Retry-After`: it is safe, also if the first try was done.",
     retryable=True,
 )
 SCHEMA_OUTDATED = _code(
-    "schema_outdated", 503, "The database schema is behind this release", "Run `tenure migrate`.", retryable=True,
+    "schema_outdated",
+    503,
+    "The database schema is behind this release",
+    "Run `tenure migrate`.",
+    retryable=True,
 )
 INTERNAL = _code(
-    "internal", 500, "Tenure failed", "Report the `request_id`. The request may be repeated with the same ids and keys.",
+    "internal",
+    500,
+    "Tenure failed",
+    "Report the `request_id`. The request may be repeated with the same ids and keys.",
     retryable=True,
 )
 

@@ -20,7 +20,9 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 
 MASK = "***"
 # the key of a field whose value nobody may read; `grant_digest` and the like are no secrets, but help nobody either
-_SECRET_NAME = re.compile(r"(?i)(authorization|cookie|token|secret|passw(or)?d|pwd|api_?key$|dsn|credential|database_url)")
+_SECRET_NAME = re.compile(
+    r"(?i)(authorization|cookie|token|secret|passw(or)?d|pwd|api_?key$|dsn|credential|database_url)"
+)
 # what a secret looks like inside a text: our keys, bearer headers, passwords in URLs, reservation tokens
 _SECRET_TEXT = re.compile(
     r"tnr_[0-9A-Za-z]+_[0-9A-Za-z]+"
@@ -59,15 +61,19 @@ def set_up(level: str = "info", form: Literal["auto", "json", "console"] = "auto
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,  # before it is redacted, and plain: a pretty one shows local variables
+        redact,
     ]
     if human:
-        chain += [redact, structlog.dev.ConsoleRenderer()]
+        chain.append(structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback))
         factory: Any = structlog.PrintLoggerFactory(sys.stderr)
     else:
-        chain += [structlog.processors.format_exc_info, redact, _line]
+        chain.append(_line)
         factory = structlog.BytesLoggerFactory(sys.stderr.buffer)
     structlog.configure(
-        processors=chain, wrapper_class=structlog.make_filtering_bound_logger(number), logger_factory=factory,
+        processors=chain,
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=factory,
         cache_logger_on_first_use=True,
     )
     _route_standard_loggers(number)

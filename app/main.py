@@ -50,7 +50,8 @@ def create_app(settings: Settings | None = None, *, database: Database | None = 
 
 def open_database(settings: Settings) -> Database:
     """Open the database and see that its schema serves this release. Only the embedded database is migrated here: a shared
-    one may serve other releases, so that is an operator's step (`tenure migrate`)."""
+    one may serve other releases, so that is an operator's step (`tenure migrate`).
+    """
     url = settings.database_url.get_secret_value()
     database = Database(url, sqlite_synchronous=settings.sqlite_synchronous)
     if database.dialect.single_writer:
@@ -60,7 +61,8 @@ def open_database(settings: Settings) -> Database:
     if state in ("behind", "empty"):
         database.shutdown()
         raise StartupProblem(
-            f"the database schema is {state}: run `tenure migrate` (this release needs revision {migrate.required()})", EXIT_SCHEMA
+            f"the database schema is {state}: run `tenure migrate` (this release needs revision {migrate.required()})",
+            EXIT_SCHEMA,
         )
     return database
 
@@ -83,7 +85,8 @@ def assemble(settings: Settings, database: Database, *, loops: bool) -> Runtime:
 
 def drain_on_signals(runtime: Runtime) -> None:
     """Let waiting claims answer the moment a signal comes: the server itself waits for all its connections to end first,
-    and only then runs the end of the lifespan. The server's own handler is called as before."""
+    and only then runs the end of the lifespan. The server's own handler is called as before.
+    """
     if threading.current_thread() is not threading.main_thread():
         return
     loop = asyncio.get_running_loop()

@@ -103,7 +103,7 @@ def _xor(left: bytes, right: bytes) -> bytes:
     return bytes(a ^ b for a, b in zip(left, right, strict=True))
 
 
-def settlement_digest(*parts: bytes | str | int | float | None) -> bytes:
+def settlement_digest(*parts: bytes | str | float | None) -> bytes:
     """One digest over a settlement's content, so that a repeat can be told from a contradiction."""
     whole = hashlib.sha256()
     for part in parts:

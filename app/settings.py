@@ -28,22 +28,37 @@ class Settings(BaseSettings):
         SecretStr("sqlite:///var/tenure.db"),
         description="SQLAlchemy URL: `sqlite:///path`, `mysql+pymysql://…` (MySQL and MariaDB), `postgresql+psycopg://…`.",
     )
-    table_prefix: str = Field("tenure_", description="Begins the name of every table and index (a-z, 0-9, _; at most 24).")
-    host: str = Field("127.0.0.1", description="Address to listen on. Without any API key only a loopback address is taken.")
+    table_prefix: str = Field(
+        "tenure_", description="Begins the name of every table and index (a-z, 0-9, _; at most 24)."
+    )
+    host: str = Field(
+        "127.0.0.1", description="Address to listen on. Without any API key only a loopback address is taken."
+    )
     port: int = Field(8080, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
-    public_url: str = Field("", description="Base URL that clients use, for the OpenAPI `servers` entry; empty means relative.")
+    public_url: str = Field(
+        "", description="Base URL that clients use, for the OpenAPI `servers` entry; empty means relative."
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")
-    log_format: Literal["auto", "json", "console"] = Field("auto", description="`auto`: console on a terminal, else JSON.")
-    metrics_access: Literal["open", "key"] = Field("open", description="`key`: /metrics needs a key with a reading role.")
+    log_format: Literal["auto", "json", "console"] = Field(
+        "auto", description="`auto`: console on a terminal, else JSON."
+    )
+    metrics_access: Literal["open", "key"] = Field(
+        "open", description="`key`: /metrics needs a key with a reading role."
+    )
 
     max_payload_bytes: int = Field(256 * KIB, ge=KIB, le=1024 * KIB, description="Largest payload, result or evidence.")
     max_body_bytes: int = Field(4096 * KIB, ge=64 * KIB, le=8192 * KIB, description="Largest request body.")
-    request_timeout_seconds: float = Field(15.0, gt=0, le=120, description="A request that waits longer for the database gets 503.")
+    request_timeout_seconds: float = Field(
+        15.0, gt=0, le=120, description="A request that waits longer for the database gets 503."
+    )
     lane_capacity: int = Field(10_000, ge=10, description="Items that may wait in one lane before 503 `overloaded`.")
     lane_threads: int = Field(1, ge=1, le=8, description="Database threads for each busy lane (SQLite has one writer).")
     max_waiting_claims: int = Field(5_000, ge=1, description="Claims that may wait in this process at once.")
     poll_seconds: float = Field(
-        0.2, ge=0.01, le=5, description="How often waiting claims look for work that another replica enqueued (jittered)."
+        0.2,
+        ge=0.01,
+        le=5,
+        description="How often waiting claims look for work that another replica enqueued (jittered).",
     )
 
     sqlite_synchronous: Literal["FULL", "NORMAL", "EXTRA"] = Field(
@@ -51,18 +66,29 @@ class Settings(BaseSettings):
     )
 
     jobs_max_attempts: int = Field(5, ge=1, le=1000, description="Attempts of a job that names none.")
-    jobs_timeout_seconds: float = Field(3600.0, gt=0, le=604_800, description="Ceiling of one attempt of a job that names none.")
-    jobs_max_lease_losses: int = Field(3, ge=1, le=1000, description="Lease losses after which a job is dead (`abandoned`).")
+    jobs_timeout_seconds: float = Field(
+        3600.0, gt=0, le=604_800, description="Ceiling of one attempt of a job that names none."
+    )
+    jobs_max_lease_losses: int = Field(
+        3, ge=1, le=1000, description="Lease losses after which a job is dead (`abandoned`)."
+    )
     jobs_max_releases: int = Field(1000, ge=1, description="Releases after which a job is dead (`released_too_often`).")
     jobs_backoff_seconds: tuple[float, ...] = Field(
-        (10.0, 60.0, 300.0, 900.0), description="Pauses between attempts (JSON list); the last repeats; jitter is added."
+        (10.0, 60.0, 300.0, 900.0),
+        description="Pauses between attempts (JSON list); the last repeats; jitter is added.",
     )
-    jobs_on_lease_loss: Literal["retry", "unknown"] = Field("retry", description="What becomes of an abandoned attempt.")
+    jobs_on_lease_loss: Literal["retry", "unknown"] = Field(
+        "retry", description="What becomes of an abandoned attempt."
+    )
     jobs_retention_seconds: float = Field(604_800.0, ge=0, description="How long an ended job is kept.")
-    silent_after_seconds: float = Field(120.0, gt=0, description="A worker that beats but has not claimed for so long is `silent`.")
+    silent_after_seconds: float = Field(
+        120.0, gt=0, description="A worker that beats but has not claimed for so long is `silent`."
+    )
 
     health_queue_depth: int = Field(10_000, ge=0, description="`/health` warns when more jobs wait in a queue.")
-    health_oldest_seconds: float = Field(300.0, ge=0, description="`/health` warns when a job has been available for longer.")
+    health_oldest_seconds: float = Field(
+        300.0, ge=0, description="`/health` warns when a job has been available for longer."
+    )
     health_dead: int = Field(100, ge=0, description="`/health` warns when more jobs of a queue are dead.")
 
     @field_validator("table_prefix")
@@ -100,7 +126,9 @@ def _from_files() -> dict[str, str]:
         if path is None:
             continue
         if f"TENURE_{name.upper()}" in os.environ:
-            raise StartupProblem(f"set either TENURE_{name.upper()} or TENURE_{name.upper()}_FILE, not both", exit_code=2)
+            raise StartupProblem(
+                f"set either TENURE_{name.upper()} or TENURE_{name.upper()}_FILE, not both", exit_code=2
+            )
         try:
             found[name] = Path(path).read_text(encoding="utf-8").strip()
         except OSError as fault:

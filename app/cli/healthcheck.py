@@ -13,7 +13,7 @@ from app.cli.failure import AWAY
 @click.option("--url", help="Base URL of the service (TENURE_URL; else TENURE_HOST and TENURE_PORT).")
 @click.option("--live", is_flag=True, help="Ask only whether the process lives (/livez) instead of /readyz.")
 @click.option("--timeout-seconds", type=float, default=3.0, show_default=True)
-def command(url: str | None, live: bool, timeout_seconds: float) -> None:
+def command(*, url: str | None, live: bool, timeout_seconds: float) -> None:
     """Exit 0 if the service is ready, else 6 with the reason."""
     base = (url or base_url()).rstrip("/")
     try:

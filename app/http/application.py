@@ -34,7 +34,11 @@ from app.http.problem import internal, problem_bytes, problem_headers
 from app.jsontext import refusal_of
 
 _BY_STATUS: dict[int, Code] = {
-    401: UNAUTHENTICATED, 403: FORBIDDEN, 404: NOT_FOUND, 405: METHOD_NOT_ALLOWED, 413: PAYLOAD_TOO_LARGE,
+    401: UNAUTHENTICATED,
+    403: FORBIDDEN,
+    404: NOT_FOUND,
+    405: METHOD_NOT_ALLOWED,
+    413: PAYLOAD_TOO_LARGE,
     415: UNSUPPORTED_MEDIA_TYPE,
 }
 

@@ -27,7 +27,9 @@ STALE_AFTER_SECONDS = 60
 LEAST_BETWEEN_REFRESHES = MICROS // 2
 KEY = re.compile(r"tnr_([0-9A-Za-z]{12})_[0-9A-Za-z]{49,}")
 _NO_DIGEST = bytes(32)
-_FORWARDED = frozenset({b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip", b"via"})
+_FORWARDED = frozenset(
+    {b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip", b"via"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,9 @@ class Directory:
 
     def require_fresh(self) -> None:
         if self._loaded is None or steady_micros() - self._loaded > STALE_AFTER_SECONDS * MICROS:
-            raise Refusal(DATABASE_UNAVAILABLE, "API keys cannot be checked: the database is away.", retry_after_seconds=2)
+            raise Refusal(
+                DATABASE_UNAVAILABLE, "API keys cannot be checked: the database is away.", retry_after_seconds=2
+            )
 
     def find(self, key: str, key_id: str, now: int) -> Principal | None:
         """The principal of a key that is in force, in time that does not depend on which ids exist."""

@@ -81,7 +81,9 @@ class Call(Generic[B, Q]):
 
     __slots__ = ("_gone", "_principal", "_receive", "body", "body_size", "path", "query", "runtime", "scope")
 
-    def __init__(self, scope: Scope, receive: Receive, runtime: Any, principal: Principal | None, path: dict[str, str]) -> None:
+    def __init__(
+        self, scope: Scope, receive: Receive, runtime: Any, principal: Principal | None, path: dict[str, str]
+    ) -> None:
         self.scope = scope
         self.runtime = runtime
         self.path = path

@@ -75,7 +75,7 @@ class Dispatch:
         path: str = scope["path"]
         root: str = scope.get("root_path", "")
         if root and path.startswith(root + "/"):
-            path = path[len(root):]
+            path = path[len(root) :]
         values: list[str] = []
         node = self._static.get(path)
         if node is None:
@@ -120,7 +120,7 @@ def _segments(scope: Scope, path: str, root: str) -> list[str]:
     raw = raw.partition(b"?")[0]
     prefix = root.encode()
     if prefix and raw.startswith(prefix + b"/"):
-        raw = raw[len(prefix):]
+        raw = raw[len(prefix) :]
     try:
         return [unquote_to_bytes(segment).decode("utf-8") for segment in raw.split(b"/")[1:]]
     except UnicodeDecodeError:
@@ -147,5 +147,3 @@ def _limited(receive: Receive, scope: Scope) -> Receive:
         return message
 
     return counted
-
-

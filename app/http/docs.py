@@ -30,7 +30,10 @@ DOCS_CSP = (
     "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 )
 ASSETS = {
-    "docs.js": "text/javascript", "page.css": "text/css", "swagger-ui.css": "text/css", "swagger-ui-bundle.js": "text/javascript"
+    "docs.js": "text/javascript",
+    "page.css": "text/css",
+    "swagger-ui.css": "text/css",
+    "swagger-ui-bundle.js": "text/javascript",
 }
 DAY = {"cache-control": "public, max-age=86400"}
 SHORTLY = {"cache-control": "public, max-age=300"}
@@ -85,7 +88,8 @@ def _kept(call: Call, kind: str) -> bytes:
     if not hasattr(app.state, "documents"):
         newest = app.openapi()
         app.state.documents = {
-            "3.1": msgspec.json.encode(newest), "3.0": msgspec.json.encode(document_30(newest)),
+            "3.1": msgspec.json.encode(newest),
+            "3.0": msgspec.json.encode(document_30(newest)),
             "llms": reference(newest).encode(),
         }
     return app.state.documents[kind]  # type: ignore[no-any-return]  # set above
@@ -141,15 +145,19 @@ async def get_problem(call: Call) -> Answer:
         return Answer(_code(code), headers={**SHORTLY, "vary": "accept"})
     retry = "The same request may succeed later." if code.retryable else "The same request will not succeed by itself."
     example = msgspec.json.format(msgspec.json.encode(example_of(code)), indent=2).decode()
-    return _page(code.title, (
-        f"<p><code>{code.name}</code>, HTTP status {code.status}. {retry}</p><p>{_marked(code.advice)}</p>"
-        f"<pre>{escape(example)}</pre><p><a href=/problems>All problems</a></p>"
-    ))
+    return _page(
+        code.title,
+        (
+            f"<p><code>{code.name}</code>, HTTP status {code.status}. {retry}</p><p>{_marked(code.advice)}</p>"
+            f"<pre>{escape(example)}</pre><p><a href=/problems>All problems</a></p>"
+        ),
+    )
 
 
 def _page(title: str, body: str) -> Answer:
     return Answer(
-        html_page(title, body), media_type="text/html; charset=utf-8",
+        html_page(title, body),
+        media_type="text/html; charset=utf-8",
         headers={**SHORTLY, "content-security-policy": PAGE_CSP, "vary": "accept"},
     )
 
@@ -162,6 +170,10 @@ def _marked(text: str) -> str:
 
 def _code(code: Code) -> dict[str, Any]:
     return {
-        "code": code.name, "status": code.status, "title": code.title, "retryable": code.retryable, "advice": code.advice,
+        "code": code.name,
+        "status": code.status,
+        "title": code.title,
+        "retryable": code.retryable,
+        "advice": code.advice,
         "example": example_of(code),
     }

@@ -110,17 +110,23 @@ class Readiness:
 def own_checks(runtime: Any) -> list[Check]:
     """What this process knows without asking anybody: draining, loops, crews, the age of its keys."""
     draining = runtime.draining.is_set()
-    checks = [Check("process.draining", "fail" if draining else "pass", output="this process ends" if draining else None)]
+    checks = [
+        Check("process.draining", "fail" if draining else "pass", output="this process ends" if draining else None)
+    ]
     for name, loop in sorted(runtime.loops.items()):
         good = loop.healthy()
         output = None if good else f"the loop {name} has not succeeded lately"
-        checks.append(Check(f"loop.{name}", "pass" if good else "fail", round(loop.age_seconds(), 1), "seconds", output))
+        checks.append(
+            Check(f"loop.{name}", "pass" if good else "fail", round(loop.age_seconds(), 1), "seconds", output)
+        )
     if not runtime.crews_alive():
         checks.append(Check("process.crews", "fail", output="a database thread has ended"))
     age = runtime.state("keys").age_seconds()
     late = age is None or age > 10
     output = "the API keys were not read lately" if late else None
-    checks.append(Check("api_keys.age", "warn" if late else "pass", None if age is None else round(age, 1), "seconds", output))
+    checks.append(
+        Check("api_keys.age", "warn" if late else "pass", None if age is None else round(age, 1), "seconds", output)
+    )
     return checks
 
 
@@ -134,10 +140,16 @@ def _readiness(call: Call) -> Readiness:
 def _answer(checks: Sequence[Check], *, quiet: bool = True, details: bool = True) -> Answer:
     worst = max((check.status for check in checks), key=_WORST.index, default="pass")
     reason = next((check.output for check in checks if check.status == worst and check.output), None)
-    body: dict[str, Any] = {"status": worst, "version": release(), "output": reason if worst != "pass" else None, "checks": []}
+    body: dict[str, Any] = {
+        "status": worst,
+        "version": release(),
+        "output": reason if worst != "pass" else None,
+        "checks": [],
+    }
     if details:
         body["checks"] = [
-            {"name": one.name, "status": one.status, "value": one.value, "unit": one.unit, "output": one.output} for one in checks
+            {"name": one.name, "status": one.status, "value": one.value, "unit": one.unit, "output": one.output}
+            for one in checks
         ]
     return Answer(body, status=503 if worst == "fail" else 200, media_type=MEDIA_TYPE, quiet=quiet)
 
@@ -161,7 +173,9 @@ async def get_startupz(call: Call) -> Answer:
     It has read its API keys and measured the database's clock.
     """
     started = call.runtime.clock.measured and call.runtime.state("keys").age_seconds() is not None
-    return _answer([Check("process.started", "pass" if started else "fail", output=None if started else "it is starting")])
+    return _answer(
+        [Check("process.started", "pass" if started else "fail", output=None if started else "it is starting")]
+    )
 
 
 @router.get("/readyz", name="get_readyz", requires=OPEN, answers=HealthRead, media_type=MEDIA_TYPE, also=_DOWN)

@@ -49,8 +49,11 @@ class Metrics:
             "tenure_http_requests", "Requests answered.", ("method", "route", "status"), registry=self.registry
         )
         self._seconds = Histogram(
-            "tenure_http_request_seconds", "Time from a request's first byte to its answer; long polls wait on purpose.",
-            ("method", "route"), buckets=_BUCKETS, registry=self.registry,
+            "tenure_http_request_seconds",
+            "Time from a request's first byte to its answer; long polls wait on purpose.",
+            ("method", "route"),
+            buckets=_BUCKETS,
+            registry=self.registry,
         )
         Info("tenure_build", "The running release.", registry=self.registry).info({"version": release()})
         ProcessCollector(namespace="tenure", registry=self.registry)
@@ -105,7 +108,9 @@ def _lanes(lanes: Iterable[Any]) -> Iterable[Metric]:
 
 
 def _loops(loops: dict[str, Any]) -> Iterable[Metric]:
-    age = GaugeMetricFamily("tenure_loop_last_success_age_seconds", "Seconds since a loop last succeeded.", labels=["loop"])
+    age = GaugeMetricFamily(
+        "tenure_loop_last_success_age_seconds", "Seconds since a loop last succeeded.", labels=["loop"]
+    )
     failures = CounterMetricFamily("tenure_loop_failures", "Rounds of a loop that failed.", labels=["loop"])
     for name, loop in loops.items():
         age.add_metric([name], loop.age_seconds())
@@ -125,7 +130,11 @@ def _service(runtime: Any) -> Iterable[Metric]:
 
 
 @router.get(
-    "/metrics", name="get_metrics", requires=OPEN, answers=TextRead, media_type="text/plain",
+    "/metrics",
+    name="get_metrics",
+    requires=OPEN,
+    answers=TextRead,
+    media_type="text/plain",
     response_description="Prometheus text format.",
 )
 async def get_metrics(call: Call) -> Answer:

@@ -57,8 +57,12 @@ class Front:
             exchange.status = CLIENT_GONE
         except Exception as error:
             log.error(
-                "request_failed", method=scope["method"], route=exchange.route, request_id=exchange.request_id,
-                error=type(error).__name__, exc_info=error,
+                "request_failed",
+                method=scope["method"],
+                route=exchange.route,
+                request_id=exchange.request_id,
+                error=type(error).__name__,
+                exc_info=error,
             )
             if exchange.status and not exchange.ended:
                 raise  # the answer is under way: only breaking the connection tells the client
@@ -143,8 +147,13 @@ class _Exchange:
             metrics.request(scope["method"], route, status, seconds)
         quiet = status < 400 and (route in SILENT or self.state.get("quiet", False))
         (log.debug if quiet else log.info)(
-            "request", method=_method(scope["method"]), route=route, status=status, ms=round(seconds * 1000, 2),
-            principal=self.state.get("principal"), request_id=self.request_id,
+            "request",
+            method=_method(scope["method"]),
+            route=route,
+            status=status,
+            ms=round(seconds * 1000, 2),
+            principal=self.state.get("principal"),
+            request_id=self.request_id,
         )
 
 

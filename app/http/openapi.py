@@ -59,7 +59,11 @@ def document(app: FastAPI) -> dict[str, Any]:
     """The OpenAPI 3.1 document of `app`."""
     runtime = app.state.runtime
     found = get_openapi(
-        title=TITLE, version=app.version, summary=SUMMARY, description=GUIDE, routes=app.routes,
+        title=TITLE,
+        version=app.version,
+        summary=SUMMARY,
+        description=GUIDE,
+        routes=app.routes,
         servers=[{"url": runtime.settings.public_url or "/", "description": "This installation."}],
         contact={"name": "The operators of this installation"},
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
@@ -72,10 +76,17 @@ def document(app: FastAPI) -> dict[str, Any]:
         schema.pop("$defs", None)
         schemas[model.__name__] = schema
     components["securitySchemes"] = {
-        "bearer": {"type": "http", "scheme": "bearer", "bearerFormat": "tnr_<id>_<secret>", "description": "An API key."}
+        "bearer": {
+            "type": "http",
+            "scheme": "bearer",
+            "bearerFormat": "tnr_<id>_<secret>",
+            "description": "An API key.",
+        }
     }
     found["security"] = [{"bearer": []}]
-    used = {tag for item in found["paths"].values() for method in _METHODS for tag in item.get(method, {}).get("tags", ())}
+    used = {
+        tag for item in found["paths"].values() for method in _METHODS for tag in item.get(method, {}).get("tags", ())
+    }
     found["tags"] = [{"name": name, "description": text} for name, text in TAGS.items() if name in used]
     _each(found, _tidy)
     found["components"]["schemas"] = dict(sorted(schemas.items()))

@@ -69,7 +69,11 @@ def place(call: Call[Any, Any], name: str, kinds: tuple[type, ...]) -> tuple[Any
 
 
 def page(
-    call: Call[Any, Any], name: str, rows: Sequence[Row], view: Callable[[Row], Any], keyset: Callable[[Row], tuple[Any, ...]]
+    call: Call[Any, Any],
+    name: str,
+    rows: Sequence[Row],
+    view: Callable[[Row], Any],
+    keyset: Callable[[Row], tuple[Any, ...]],
 ) -> dict[str, Any]:
     """The answer for rows of which one more than `limit` was read, to see whether there is a next page."""
     limit: int = call.query.limit

@@ -36,14 +36,18 @@ class Problem(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    type: Annotated[str, Field(description="Path of the page that explains this code.", examples=["/problems/not_found"])]
+    type: Annotated[
+        str, Field(description="Path of the page that explains this code.", examples=["/problems/not_found"])
+    ]
     title: Annotated[str, Field(description="The same for every problem of this code.")]
     status: Annotated[int, Field(description="The HTTP status.", ge=400, le=599)]
     detail: Annotated[str, Field(description="What happened here, for people. Do not parse it.")]
     code: Annotated[str, Field(description="What programs switch on. New codes may come.", examples=["not_found"])]
     retryable: Annotated[bool, Field(description="Whether the very same request may succeed later.")]
     request_id: Annotated[str, Field(description="Names this request in the logs.")]
-    errors: Annotated[list[ProblemField], Field(description="Each fault in the request; only for 4xx about its content.")] = []
+    errors: Annotated[
+        list[ProblemField], Field(description="Each fault in the request; only for 4xx about its content.")
+    ] = []
     reason: Annotated[str | None, Field(description="Narrows the code down, as its page says.")] = None
     current_fence: Annotated[int | None, Field(description="For `reservation_lost`: the fence that counts now.")] = None
 

@@ -46,13 +46,15 @@ def _call(path: str, method: str, operation: dict[str, Any]) -> list[str]:
         content = response.get("content", {})
         if status.startswith("2"):
             lines += [f"{status}: {_type(media['schema'])}" for media in list(content.values())[:1]]
-    codes = sorted({
-        code
-        for response in operation["responses"].values()
-        for content in response.get("content", {}).values()
-        for code in content.get("examples", {})
-        if any(code == known.name for known in CODES)
-    })
+    codes = sorted(
+        {
+            code
+            for response in operation["responses"].values()
+            for content in response.get("content", {}).values()
+            for code in content.get("examples", {})
+            if any(code == known.name for known in CODES)
+        }
+    )
     if codes:
         lines.append("problems: " + ", ".join(codes))
     return [*lines, ""]
@@ -63,7 +65,8 @@ def _fields(schema: dict[str, Any]) -> str:
         return "one of " + ", ".join(str(value) for value in schema["enum"])
     required = set(schema.get("required", ()))
     fields = [
-        f"{name}{'' if name in required else '?'}: {_type(field)}" for name, field in schema.get("properties", {}).items()
+        f"{name}{'' if name in required else '?'}: {_type(field)}"
+        for name, field in schema.get("properties", {}).items()
     ]
     return "{" + ", ".join(fields) + "}" if fields else _type(schema)
 

@@ -45,7 +45,8 @@ def responses_of(
     for status in sorted(by_status):
         found[status] = _problem_response([code for code, _ in by_status[status]], status)
     found["default"] = {
-        "description": "Any other problem; `code` says which.", "content": {MEDIA_TYPE: {"schema": PROBLEM_SCHEMA}},
+        "description": "Any other problem; `code` says which.",
+        "content": {MEDIA_TYPE: {"schema": PROBLEM_SCHEMA}},
     }
     return found
 

@@ -79,7 +79,9 @@ class Thin:
         if self.roles:
             principal = await identify(scope, runtime)
             principal.require(*self.roles)
-        call: Call[Any, Any] = Call(scope, receive, runtime, principal, self._path(parameters) if parameters else parameters)
+        call: Call[Any, Any] = Call(
+            scope, receive, runtime, principal, self._path(parameters) if parameters else parameters
+        )
         call.query = parse_query(self.query, scope["query_string"])
         call.body = None
         if self.body is not None:
@@ -111,7 +113,9 @@ class Thin:
         body = answer.content if type(answer.content) is bytes else _encode(answer.content)
         headers = [(b"content-type", answer.media_type.encode()), (b"content-length", b"%d" % len(body))]
         if answer.headers:
-            headers.extend((name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers.items())
+            headers.extend(
+                (name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers.items()
+            )
         if answer.quiet:
             scope["state"]["quiet"] = True
         status = self.status if answer.status is None else answer.status
@@ -175,16 +179,29 @@ class ThinRouter(APIRouter):
             body, query = _models(handler)
             types = {parameter: (path_types or {}).get(parameter, str) for parameter in compile_path(path)[2]}
             thin = Thin(
-                handler, roles, status_code, body, query,
+                handler,
+                roles,
+                status_code,
+                body,
+                query,
                 {parameter: TypeAdapter(kind) for parameter, kind in types.items() if kind is not str},
                 frozenset(parameter for parameter, kind in types.items() if kind == IdText),
             )
             title, text = _texts(handler)
             self.add_api_route(
-                path, _stub(handler, thin, types), methods=[method], name=name, operation_id=name, status_code=status_code,
-                response_model=answers, summary=summary or title, description=text or summary or title,
-                response_description=response_description, include_in_schema=include_in_schema,
-                responses=responses_of(refuses, roles, body, query, also, answers), response_class=_response_class(media_type),
+                path,
+                _stub(handler, thin, types),
+                methods=[method],
+                name=name,
+                operation_id=name,
+                status_code=status_code,
+                response_model=answers,
+                summary=summary or title,
+                description=text or summary or title,
+                response_description=response_description,
+                include_in_schema=include_in_schema,
+                responses=responses_of(refuses, roles, body, query, also, answers),
+                response_class=_response_class(media_type),
                 openapi_extra={"security": [{"bearer": []}] if roles else [], "x-roles": [str(role) for role in roles]},
                 route_class_override=ThinRoute,
             )

@@ -33,6 +33,26 @@ from app.jsontext.types import (
 )
 
 __all__ = [
-    "Body", "ClaimId", "Commas", "IdText", "Key", "Label", "Moment", "Name", "Note", "Opaque", "OpaqueJson", "Params", "Read",
-    "Reason", "Seconds", "Token", "check_value", "escape", "parse", "plan_of", "refusal_of", "wrong",
+    "Body",
+    "ClaimId",
+    "Commas",
+    "IdText",
+    "Key",
+    "Label",
+    "Moment",
+    "Name",
+    "Note",
+    "Opaque",
+    "OpaqueJson",
+    "Params",
+    "Read",
+    "Reason",
+    "Seconds",
+    "Token",
+    "check_value",
+    "escape",
+    "parse",
+    "plan_of",
+    "refusal_of",
+    "wrong",
 ]

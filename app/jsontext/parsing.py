@@ -198,7 +198,8 @@ _DETAILS = {
 def refusal_of(errors: list[Any], prefix: str) -> Refusal:
     """The refusal for what pydantic found. Only texts of our own and limits of the schema get into it."""
     listed = tuple(
-        FieldError(_place(prefix, error["loc"]), _detail(error["type"], error.get("ctx", {}))) for error in errors[:MOST_ERRORS]
+        FieldError(_place(prefix, error["loc"]), _detail(error["type"], error.get("ctx", {})))
+        for error in errors[:MOST_ERRORS]
     )
     count = len(errors)
     what = "The request is not valid" + (f" in {count} places" if count > 1 else "")

@@ -57,7 +57,9 @@ def check_value(raw: bytes, pointer: str, depth: int) -> None:
 def explain(body: bytes) -> NoReturn:
     """Raise the Refusal for a whole body that a parser did not take: 400 if it is malformed, else 422 with a pointer."""
     fault = _fault(body, 0)
-    if fault is None:  # our limits are met, so the parser met one of its own: nesting near 200, or integers past 4,300 digits
+    if (
+        fault is None
+    ):  # our limits are met, so the parser met one of its own: nesting near 200, or integers past 4,300 digits
         detail = "is nested deeper, or holds a longer number, than a field of this request can take"
         raise Refusal(VALIDATION_FAILED, "The body is not valid.", errors=(FieldError("#", detail),))
     raise _refusal(body, "#", 0, *fault)

@@ -105,9 +105,7 @@ Label = Annotated[str, StringConstraints(min_length=1, max_length=128), AfterVal
 Reason = Annotated[str, StringConstraints(min_length=1, max_length=500), AfterValidator(_no_control)]
 Note = Annotated[str, StringConstraints(max_length=2000), AfterValidator(_no_control)]
 
-_RFC3339 = re.compile(
-    r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:\.(\d{1,12}))?([Zz]|[+-]\d\d:\d\d)", re.ASCII
-)
+_RFC3339 = re.compile(r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:\.(\d{1,12}))?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 
 
 def _moment(value: Any) -> int:

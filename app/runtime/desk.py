@@ -41,7 +41,7 @@ class ClaimLike(Protocol):
     def limit(self) -> int:
         """How much it takes at most."""
 
-    def wants(self, flow: Hashable) -> bool:
+    def wants(self, flow: Any) -> bool:
         """Whether it may be given work of this flow."""
 
 
@@ -58,7 +58,8 @@ class _Waiting:
 @dataclass(slots=True)
 class DeskPorts:
     """What a desk is wired to. `serve`: one round of claims to outcomes (a Refusal as a value). `peek`: the flows of these
-    places that have work now. `give_back`: undo a grant that reached nobody. `found`: whether an outcome holds anything."""
+    places that have work now. `give_back`: undo a grant that reached nobody. `found`: whether an outcome holds anything.
+    """
 
     serve: Callable[[list[Any]], Awaitable[Sequence[Any]]]
     peek: Callable[[list[Hashable]], Awaitable[Sequence[Hashable]]]
@@ -162,7 +163,8 @@ class Desk:
 
     def _standing(self) -> list[_Waiting]:
         """Who takes part in the next round: newcomers, and as many others as the work that has appeared can serve; the
-        longest waiting first. They leave the line."""
+        longest waiting first. They leave the line.
+        """
         signalled, self._signalled = self._signalled, Counter()
         chosen: list[_Waiting] = []
         for entry in list(self._waiting):

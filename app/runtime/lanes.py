@@ -98,9 +98,10 @@ class Lane:
         batch: list[_Item] = []
         weight = size = 0
         most = 1 if self.spec.reads else self.spec.most_items
-        while self.waiting and (not batch or (
-            weight + self.waiting[0].weight <= most and size + self.waiting[0].size <= self.spec.most_bytes
-        )):
+        while self.waiting and (
+            not batch
+            or (weight + self.waiting[0].weight <= most and size + self.waiting[0].size <= self.spec.most_bytes)
+        ):
             item = self.waiting.popleft()
             weight, size = weight + item.weight, size + item.size
             batch.append(item)
@@ -120,7 +121,8 @@ class Crew:
         self._lanes: list[Lane] = []
         self._changed = threading.Condition()
         self._threads = [
-            threading.Thread(target=self._work, name=f"tenure-{name}-{number}", daemon=True) for number in range(threads)
+            threading.Thread(target=self._work, name=f"tenure-{name}-{number}", daemon=True)
+            for number in range(threads)
         ]
 
     def serve(self, lane: Lane) -> None:

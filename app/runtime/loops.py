@@ -22,7 +22,8 @@ LONGEST_PAUSE_SECONDS = 30.0
 @dataclass(frozen=True, slots=True)
 class LoopSpec:
     """A sweep as a manifest declares it. `body(runtime)` does one round and gives the seconds until the next, or None for
-    `every_seconds`; 0 means at once (its batch was full)."""
+    `every_seconds`; 0 means at once (its batch was full).
+    """
 
     name: str
     every_seconds: float
@@ -53,7 +54,12 @@ class Loop:
             return
         loop = asyncio.get_running_loop()
         at = loop.time() + after_seconds
-        if self._soonest is None or self._soonest.cancelled() or self._soonest.when() > at or self._soonest.when() < loop.time():
+        if (
+            self._soonest is None
+            or self._soonest.cancelled()
+            or self._soonest.when() > at
+            or self._soonest.when() < loop.time()
+        ):
             if self._soonest is not None:
                 self._soonest.cancel()
             self._soonest = loop.call_at(at, self._nudge.set)
@@ -84,7 +90,9 @@ class Loop:
                 self.failures += 1
                 pause = min(LONGEST_PAUSE_SECONDS, max(0.5, pause * 2))
                 known = isinstance(error, Refusal)
-                log.warning("loop_failed", loop=self.spec.name, error=type(error).__name__, exc_info=None if known else error)
+                log.warning(
+                    "loop_failed", loop=self.spec.name, error=type(error).__name__, exc_info=None if known else error
+                )
             else:
                 self.last_success = steady_micros()
                 pause = self.spec.every_seconds if again is None else again

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Primitive:
     """`name` is the folder, table, route and metric prefix. `router` is a FastAPI router. `wire` may put in-memory state
-    and desks into the runtime before it starts. `checks(runtime)` gives health checks, `collect(runtime)` metric families."""
+    and desks into the runtime before it starts. `checks(runtime)` gives health checks, `collect(runtime)` metric families.
+    """
 
     name: str
     router: Any

@@ -17,16 +17,14 @@ import uvicorn
 
 from app.access import ANONYMOUS, Role
 from app.db import migrate
-from app.db import ops as service_ops
 from app.db.database import Database
 from app.http.application import Application, build
 from app.logs import redact
-from app.primitives.audit.manifest import AUDIT
+from app.main import assemble
 from app.primitives.audit.model import new_id
-from app.primitives.keys.manifest import KEYS
 from app.primitives.keys.model import Create, mint
+from app.registry import PRIMITIVES
 from app.runtime.runtime import Runtime
-from app.runtime.service import SERVICE_LANES, SERVICE_LOOPS
 from app.settings import Settings
 from tests.http import demo
 
@@ -42,11 +40,15 @@ class Service:
     stack: AsyncExitStack
     keys: dict[str, str] = field(default_factory=dict)
 
-    async def client(self, key: str | None = None, *, peer: str = "127.0.0.1", base: str = BASE, **headers: str) -> httpx.AsyncClient:
+    async def client(
+        self, key: str | None = None, *, peer: str = "127.0.0.1", base: str = BASE, **headers: str
+    ) -> httpx.AsyncClient:
         transport = httpx.ASGITransport(self.app, raise_app_exceptions=False, client=(peer, 4321))
         if key is not None:
             headers["Authorization"] = f"Bearer {key}"
-        return await self.stack.enter_async_context(httpx.AsyncClient(transport=transport, base_url=base, headers=headers))
+        return await self.stack.enter_async_context(
+            httpx.AsyncClient(transport=transport, base_url=base, headers=headers)
+        )
 
     async def make_key(self, *roles: Role, patterns: tuple[str, ...] = (), expires_at: int | None = None) -> str:
         """A key made without HTTP, in force at once. The first must be an admin's."""
@@ -71,7 +73,7 @@ class Service:
         server = uvicorn.Server(config)
         server.capture_signals = nullcontext  # type: ignore[method-assign]  # signals belong to the test runner here
         task = asyncio.create_task(server.serve())
-        while not server.started:
+        while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
             await asyncio.sleep(0)
         try:
             yield server.servers[0].sockets[0].getsockname()[1]
@@ -85,17 +87,9 @@ async def _started(url: str, **options: Any) -> AsyncIterator[Service]:
     settings = Settings(database_url=url, **options)
     database = Database(url)
     database.open()
-    runtime = Runtime(settings, database)
-    database.host = runtime
-    (runtime.token_key,) = database.run(service_ops.ensure_token_key, [None])
-    runtime.add_lanes(SERVICE_LANES)
-    runtime.add_loops(SERVICE_LOOPS)
-    for primitive in (KEYS, AUDIT):
-        runtime.add_lanes(primitive.lanes)
-        if primitive.wire is not None:
-            primitive.wire(runtime)
-        runtime.add_loops(primitive.loops)
-    app = build(runtime, [KEYS.router, AUDIT.router, demo.router, demo.plain], checks=[demo.checks], collectors=[demo.collect])
+    runtime = assemble(settings, database, loops=True)
+    routers = [primitive.router for primitive in PRIMITIVES]
+    app = build(runtime, [*routers, demo.router, demo.plain], checks=[demo.checks], collectors=[demo.collect])
     app.state.seen = asyncio.Queue()
     await runtime.start()
     await runtime.state("keys").refresh()
@@ -124,7 +118,7 @@ def url(template: Path, tmp_path: Path) -> str:
 
 @pytest.fixture
 def start(url: str) -> Callable[..., Any]:
-    """Call it with settings of the test's own: `async with start(max_body_bytes=…) as service`."""
+    """Starts a service with settings of the test's own."""
     return lambda **options: _started(url, **options)
 
 
@@ -144,8 +138,9 @@ def captured_logs() -> Iterator[list[dict[str, Any]]]:
         raise structlog.DropEvent
 
     before = structlog.get_config()
-    structlog.configure(processors=[
-        structlog.processors.add_log_level, structlog.processors.format_exc_info, redact, keep
-    ], cache_logger_on_first_use=False)
+    structlog.configure(
+        processors=[structlog.processors.add_log_level, structlog.processors.format_exc_info, redact, keep],
+        cache_logger_on_first_use=False,
+    )
     yield events
     structlog.configure(**before)

@@ -51,10 +51,15 @@ plain = APIRouter(prefix="/plain", include_in_schema=False)
 async def echo_value(call: Call[EchoBody]) -> Answer:
     """Echo a value."""
     call.principal.require_names([call.body.queue])
-    return Answer({
-        "queue": call.body.queue, "payload": msgspec.Raw(call.body.payload), "size": call.body_size,
-        "trace": call.traceparent, "result": None if call.body.result is None else msgspec.Raw(call.body.result),
-    })
+    return Answer(
+        {
+            "queue": call.body.queue,
+            "payload": msgspec.Raw(call.body.payload),
+            "size": call.body_size,
+            "trace": call.traceparent,
+            "result": None if call.body.result is None else msgspec.Raw(call.body.result),
+        }
+    )
 
 
 @router.post("/many", name="echo_values", requires=Role.PRODUCER, answers=EchoRead)

@@ -19,8 +19,11 @@ from tests.http.conftest import Service
 from tests.http.test_requests import GOOD, is_problem
 
 HIERARCHY = {
-    Role.PRODUCER: {Role.PRODUCER}, Role.WORKER: {Role.WORKER}, Role.VIEWER: {Role.VIEWER},
-    Role.OPERATOR: {Role.OPERATOR, Role.VIEWER}, Role.ADMIN: set(Role),
+    Role.PRODUCER: {Role.PRODUCER},
+    Role.WORKER: {Role.WORKER},
+    Role.VIEWER: {Role.VIEWER},
+    Role.OPERATOR: {Role.OPERATOR, Role.VIEWER},
+    Role.ADMIN: set(Role),
 }
 
 
@@ -65,7 +68,8 @@ def test_a_key_has_the_announced_form_and_a_check() -> None:
 
 
 @pytest.mark.parametrize(("host", "local"), [
-    ("127.0.0.1", True), ("127.8.8.8", True), ("::1", True), ("localhost", True), ("::ffff:127.0.0.1", True), ("0.0.0.0", False),
+    ("127.0.0.1", True), ("127.8.8.8", True), ("::1", True), ("localhost", True), ("::ffff:127.0.0.1", True),
+    ("0.0.0.0", False),
     ("10.0.0.1", False), ("::", False), ("localhost.evil.example", False), ("127.0.0.1.evil.example", False), ("", False),
 ])  # fmt: skip
 def test_loopback_is_told_from_the_rest(host: str, local: bool) -> None:
@@ -125,7 +129,9 @@ def test_a_directory_that_was_not_renewed_for_long_refuses_everybody(monkeypatch
 
 
 @pytest.mark.anyio
-async def test_an_unknown_key_makes_the_directory_look_again_at_most_twice_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unknown_key_makes_the_directory_look_again_at_most_twice_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     directory, looks = Directory(), []
     now = 10 * MICROS
     monkeypatch.setattr("app.http.auth.steady_micros", lambda: now)
@@ -148,13 +154,19 @@ async def test_without_any_key_a_local_caller_may_do_everything(service: Service
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(("peer", "base", "headers"), [
-    ("10.0.0.1", "http://localhost", {}), ("127.0.0.1", "http://evil.example", {}), ("127.0.0.1", "http://127.0.0.1.evil.example", {}),
-    ("127.0.0.1", "http://localhost", {"X-Forwarded-For": "1.2.3.4"}), ("127.0.0.1", "http://localhost", {"Forwarded": "for=1.2.3.4"}),
-    ("127.0.0.1", "http://localhost", {"Via": "1.1 proxy"}), ("127.0.0.1", "http://localhost", {"Sec-Fetch-Site": "cross-site"}),
+    ("10.0.0.1", "http://localhost", {}), ("127.0.0.1", "http://evil.example", {}),
+    ("127.0.0.1", "http://127.0.0.1.evil.example", {}),
+    ("127.0.0.1", "http://localhost", {"X-Forwarded-For": "1.2.3.4"}),
+    ("127.0.0.1", "http://localhost", {"Forwarded": "for=1.2.3.4"}),
+    ("127.0.0.1", "http://localhost", {"Via": "1.1 proxy"}),
+    ("127.0.0.1", "http://localhost", {"Sec-Fetch-Site": "cross-site"}),
     ("127.0.0.1", "http://localhost", {"Authorization": "Bearer tnr_000000000000_" + "0" * 49}),
-    ("127.0.0.1", "http://localhost", {"Authorization": "Basic eDp5"}), ("127.0.0.1", "http://localhost", {"Authorization": ""}),
+    ("127.0.0.1", "http://localhost", {"Authorization": "Basic eDp5"}),
+    ("127.0.0.1", "http://localhost", {"Authorization": ""}),
 ])  # fmt: skip
-async def test_without_any_key_nobody_else_gets_in(service: Service, peer: str, base: str, headers: dict[str, str]) -> None:
+async def test_without_any_key_nobody_else_gets_in(
+    service: Service, peer: str, base: str, headers: dict[str, str]
+) -> None:
     client = await service.client(peer=peer, base=base, **headers)
     answer = await client.get("/v1/api-keys")
     is_problem(answer, 401, "unauthenticated")
@@ -172,7 +184,9 @@ async def test_once_a_key_was_made_nobody_gets_in_without_one_even_after_it_is_r
 
 
 @pytest.mark.anyio
-async def test_a_key_made_by_another_replica_is_found_at_its_first_use(service: Service, start: Callable[..., Any]) -> None:
+async def test_a_key_made_by_another_replica_is_found_at_its_first_use(
+    service: Service, start: Callable[..., Any]
+) -> None:
     await service.key_of(Role.ADMIN)
     new = mint()
     from app.access import ANONYMOUS
@@ -202,5 +216,3 @@ async def test_names_outside_a_keys_patterns_are_forbidden(service: Service) -> 
     assert (await client.post("/v1/demo/echo", json={**GOOD, "queue": "billing.x"})).status_code == 201
     problem = is_problem(await client.post("/v1/demo/echo", json={**GOOD, "queue": "mail"}), 403, "forbidden")
     assert problem["reason"] == "name_pattern"
-
-

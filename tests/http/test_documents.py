@@ -78,7 +78,9 @@ async def test_refusals_are_shown_with_an_example_for_each_code(service: Service
     examples = responses["423"]["content"]["application/problem+json"]["examples"]
     assert examples["locked"]["value"]["code"] == "locked"
     assert "Retry-After" in responses["423"]["headers"]
-    assert service.app.openapi()["paths"]["/livez"]["get"]["responses"]["200"]["content"].keys() == {"application/health+json"}
+    assert service.app.openapi()["paths"]["/livez"]["get"]["responses"]["200"]["content"].keys() == {
+        "application/health+json"
+    }
 
 
 async def test_the_compact_reference_names_every_call_and_code(service: Service) -> None:
@@ -96,7 +98,9 @@ async def test_every_code_has_its_page_for_people_and_programs(service: Service,
     client = await service.client()
     read = (await client.get(f"/problems/{code.name}")).json()
     assert (read["code"], read["status"], read["example"]["type"]) == (code.name, code.status, f"/problems/{code.name}")
-    page = await client.get(f"/problems/{code.name}", headers={"accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"})
+    page = await client.get(
+        f"/problems/{code.name}", headers={"accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"}
+    )
     assert page.headers["content-type"].startswith("text/html")
     assert code.name in page.text
     assert "script" not in page.headers["content-security-policy"]
@@ -110,8 +114,10 @@ async def test_the_list_of_codes_and_an_unknown_code(service: Service) -> None:
 
 
 @pytest.mark.parametrize(("accept", "html"), [
-    (None, False), (b"*/*", False), (b"application/json", False), (b"text/html", True), (b"text/html;q=0.1,application/json", False),
-    (b"text/html;q=x", False), (b"text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", True), (b"text/html;q=0", False),
+    (None, False), (b"*/*", False), (b"application/json", False), (b"text/html", True),
+    (b"text/html;q=0.1,application/json", False),
+    (b"text/html;q=x", False), (b"text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", True),
+    (b"text/html;q=0", False),
 ])  # fmt: skip
 def test_html_is_for_those_who_prefer_it(accept: bytes | None, html: bool) -> None:
     assert accepts_html(accept) is html

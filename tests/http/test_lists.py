@@ -32,7 +32,8 @@ async def test_pages_follow_each_other_without_gaps_or_repeats(service: Service)
 
 
 @pytest.mark.parametrize(("limit", "good"), [
-    ("1", True), ("500", True), ("0", False), ("501", False), ("abc", False), ("-1", False), ("1.0", False), ("", False), ("1_0", False),
+    ("1", True), ("500", True), ("0", False), ("501", False), ("abc", False), ("-1", False), ("1.0", False), ("", False),
+    ("1_0", False),
     ("%2B5", False), ("9" * 400, False),
 ])  # fmt: skip
 async def test_a_limit_is_1_to_500(service: Service, limit: str, good: bool) -> None:
@@ -43,7 +44,9 @@ async def test_a_limit_is_1_to_500(service: Service, limit: str, good: bool) -> 
         assert is_problem(answer, 422, "validation_failed")["errors"][0]["pointer"] == "?limit"
 
 
-async def test_a_cursor_is_refused_when_it_was_touched_or_is_another_lists(service: Service, start: Callable[..., Any]) -> None:
+async def test_a_cursor_is_refused_when_it_was_touched_or_is_another_lists(
+    service: Service, start: Callable[..., Any]
+) -> None:
     client = await service.client(await service.key_of(Role.ADMIN))
     await client.post("/v1/api-keys", json={"name": "b", "roles": ["viewer"]})
     keys = (await client.get("/v1/api-keys?limit=1")).json()["next_cursor"]

@@ -105,11 +105,21 @@ async def test_metrics_count_by_template(service: Service) -> None:
     found = figures(answer.text)
     labels = frozenset({"method": "GET", "route": "/v1/demo/things/{name}", "status": "200"}.items())
     assert found["tenure_http_requests_total", labels] == 3
-    assert found["tenure_http_requests_total", frozenset({"method": "other", "route": "unmatched", "status": "405"}.items())] == 1
+    assert (
+        found[
+            "tenure_http_requests_total", frozenset({"method": "other", "route": "unmatched", "status": "405"}.items())
+        ]
+        == 1
+    )
     assert found["tenure_demo_depth", frozenset()] == 7
     names = {name for name, _ in found}
     assert all(name.startswith(("tenure_", "python_gc_")) for name in names), names
-    assert {"tenure_lane_waiting", "tenure_loop_failures_total", "tenure_build_info", "tenure_http_request_seconds_bucket"} <= names
+    assert {
+        "tenure_lane_waiting",
+        "tenure_loop_failures_total",
+        "tenure_build_info",
+        "tenure_http_request_seconds_bucket",
+    } <= names
     assert "secret" not in answer.text
 
 

@@ -35,8 +35,12 @@ def is_problem(answer: Any, status: int, code: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", ["/livez", "/v1/nowhere", "/plain/page", "/v1/audit"])
-@pytest.mark.parametrize(("given", "taken"), [("a", True), ("x" * 128, True), ("~!#", True), ("x" * 129, False), ("a b", False), ("", False)])
-async def test_a_request_id_is_taken_or_made_and_echoed_on_every_answer(service: Service, path: str, given: str, taken: bool) -> None:
+@pytest.mark.parametrize(
+    ("given", "taken"), [("a", True), ("x" * 128, True), ("~!#", True), ("x" * 129, False), ("a b", False), ("", False)]
+)
+async def test_a_request_id_is_taken_or_made_and_echoed_on_every_answer(
+    service: Service, path: str, given: str, taken: bool
+) -> None:
     client = await service.client()
     answer = await client.get(path, headers={"X-Request-Id": given})
     assert (answer.headers["x-request-id"] == given) is taken
@@ -44,8 +48,10 @@ async def test_a_request_id_is_taken_or_made_and_echoed_on_every_answer(service:
 
 
 @pytest.mark.parametrize(("text", "good"), [
-    (TRACE, True), (TRACE.upper(), False), (TRACE.replace("00-4", "ff-4"), False), (f"00-{'0' * 32}-00f067aa0ba902b7-01", False),
-    (TRACE[:-19] + "0" * 16 + "-01", False), (TRACE + "-x", False), ("01" + TRACE[2:] + "-more", True), ("nonsense", False), ("", False),
+    (TRACE, True), (TRACE.upper(), False), (TRACE.replace("00-4", "ff-4"), False),
+    (f"00-{'0' * 32}-00f067aa0ba902b7-01", False),
+    (TRACE[:-19] + "0" * 16 + "-01", False), (TRACE + "-x", False), ("01" + TRACE[2:] + "-more", True), ("nonsense", False),
+    ("", False),
 ])  # fmt: skip
 def test_a_trace_context_is_taken_only_if_valid(text: str, good: bool) -> None:
     assert (parse_traceparent(text.encode()) is not None) is good
@@ -104,8 +110,16 @@ async def test_a_form_that_the_framework_validates_is_refused_without_its_values
     problem = is_problem(answer, 422, "validation_failed")
     assert problem["errors"] == [{"pointer": "#/count", "detail": "must be an integer"}]
     assert "hunter2" not in answer.text
-    is_problem(await client.post("/plain/form", content=b'{"count":NaN}', headers={"content-type": "application/json"}), 422, "validation_failed")
-    is_problem(await client.post("/plain/form", content=b"{", headers={"content-type": "application/json"}), 400, "validation_failed")
+    is_problem(
+        await client.post("/plain/form", content=b'{"count":NaN}', headers={"content-type": "application/json"}),
+        422,
+        "validation_failed",
+    )
+    is_problem(
+        await client.post("/plain/form", content=b"{", headers={"content-type": "application/json"}),
+        400,
+        "validation_failed",
+    )
 
 
 @pytest.mark.parametrize(("media", "good"), [
@@ -125,7 +139,9 @@ async def test_only_json_is_taken(service: Service, media: str | None, good: boo
 
 async def test_an_empty_body_is_refused_and_one_on_a_get_is_ignored(service: Service) -> None:
     client = await service.client()
-    is_problem(await client.post("/v1/demo/echo", headers={"content-type": "application/json"}), 400, "validation_failed")
+    is_problem(
+        await client.post("/v1/demo/echo", headers={"content-type": "application/json"}), 400, "validation_failed"
+    )
     answer = await client.request("GET", "/v1/demo/things/x", content=b"not json")
     assert answer.status_code == 200
 
@@ -142,7 +158,12 @@ async def test_opaque_values_come_back_as_they_were_sent(service: Service) -> No
 async def test_queries_are_validated(service: Service) -> None:
     client = await service.client()
     assert (await client.get("/v1/demo/things/x?limit=7")).json() == {"name": "x", "limit": 7}
-    for query, pointer in (("limit=x", "?limit"), ("limt=1", "?limt"), ("limit=1&limit=2", "?limit"), ("limit=", "?limit")):
+    for query, pointer in (
+        ("limit=x", "?limit"),
+        ("limt=1", "?limt"),
+        ("limit=1&limit=2", "?limit"),
+        ("limit=", "?limit"),
+    ):
         problem = is_problem(await client.get(f"/v1/demo/things/x?{query}"), 422, "validation_failed")
         assert problem["errors"][0]["pointer"] == pointer
     is_problem(await client.get("/v1/demo/things/x?limit=%ff"), 400, "validation_failed")
@@ -181,7 +202,13 @@ async def test_head_is_get_without_its_body(service: Service) -> None:
 async def test_every_answer_has_the_security_headers_once(service: Service, path: str) -> None:
     answer = await (await service.client()).get(path)
     names = [name.lower() for name, _ in answer.headers.multi_items()]
-    for name in ("x-content-type-options", "content-security-policy", "referrer-policy", "x-frame-options", "cache-control"):
+    for name in (
+        "x-content-type-options",
+        "content-security-policy",
+        "referrer-policy",
+        "x-frame-options",
+        "cache-control",
+    ):
         assert names.count(name) == 1
 
 
@@ -214,7 +241,9 @@ async def test_one_value_too_large_is_413_with_its_pointer(service: Service) -> 
     assert problem["errors"][0]["pointer"] == "#/jobs/1/payload"
 
 
-async def test_the_access_line_names_the_template_and_never_the_query(service: Service, captured_logs: list[dict[str, Any]]) -> None:
+async def test_the_access_line_names_the_template_and_never_the_query(
+    service: Service, captured_logs: list[dict[str, Any]]
+) -> None:
     key = await service.key_of(Role.PRODUCER)
     client = await service.client(key)
     await client.post("/v1/demo/echo", json={"queue": "q", "payload": "hunter2"})
@@ -224,7 +253,9 @@ async def test_the_access_line_names_the_template_and_never_the_query(service: S
     lines = [one for one in captured_logs if one["event"] == "request"]
     shown = [one for one in lines if one["level"] == "info"]
     assert [(one["method"], one["route"], one["status"]) for one in shown] == [
-        ("POST", "/v1/demo/echo", 201), ("GET", "/v1/demo/things/{name}", 200), ("GET", "unmatched", 404),
+        ("POST", "/v1/demo/echo", 201),
+        ("GET", "/v1/demo/things/{name}", 200),
+        ("GET", "unmatched", 404),
     ]
     assert shown[0]["principal"] == key.split("_")[1]
     assert shown[0]["ms"] > 0

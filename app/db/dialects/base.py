@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, Protocol
 
-from sqlalchemy import URL, ColumnElement, Connection, Executable, Select, Table
+from sqlalchemy import URL, ColumnElement, Connection, Executable, Select, Table, tuple_
 from sqlalchemy.exc import DBAPIError
 
 DDL_LOCK_SECONDS = 3
@@ -96,6 +96,12 @@ class Dialect:
     def force_index(self, query: Select[Any], table: Table, index: str) -> Select[Any]:
         """Keep the optimizer on this index where it is known to stray."""
         return query
+
+    def at_or_after(
+        self, columns: Sequence[ColumnElement[Any]], values: Sequence[ColumnElement[Any]]
+    ) -> ColumnElement[bool]:
+        """Rows whose columns, taken together, come at or after the values in an ascending index that has them in this order."""
+        return tuple_(*columns) >= tuple_(*values)
 
     def insert_missing(self, table: Table, rows: Sequence[Mapping[str, Any]]) -> Executable:
         """Insert the rows whose unique keys are not there yet, and leave the others alone."""

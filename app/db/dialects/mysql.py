@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import URL, BigInteger, ColumnElement, Connection, Executable, Select, Table, literal_column
+from sqlalchemy import URL, BigInteger, ColumnElement, Connection, Executable, Select, Table, and_, literal_column, or_
 from sqlalchemy.dialects.mysql import insert
 from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError
 
@@ -107,6 +107,13 @@ class MySQL(Dialect):
 
     def force_index(self, query: Select[Any], table: Table, index: str) -> Select[Any]:
         return query.with_hint(table, f"FORCE INDEX ({index})")
+
+    def at_or_after(
+        self, columns: Sequence[ColumnElement[Any]], values: Sequence[ColumnElement[Any]]
+    ) -> ColumnElement[bool]:
+        # row comparisons are not used for an index here; this form is, as two ranges
+        (first, second), (one, two) = columns, values
+        return or_(first > one, and_(first == one, second >= two))
 
     def insert_missing(self, table: Table, rows: Sequence[Mapping[str, Any]]) -> Executable:
         first = next(iter(table.primary_key)).name

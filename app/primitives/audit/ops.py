@@ -21,14 +21,24 @@ def record(tx: Tx, entries: Sequence[Entry]) -> None:
     """
     if not entries:
         return
-    store.insert_entries(tx, [
-        {
-            "id": entry.id, "at": tx.now, "actor": entry.by.key_id, "actor_name": entry.by.name, "action": entry.action,
-            "kind": entry.kind, "target": entry.target[:300], "reason": entry.reason, "request_id": entry.request_id,
-            "details": msgspec.json.encode(entry.details),
-        }
-        for entry in entries
-    ])
+    store.insert_entries(
+        tx,
+        [
+            {
+                "id": entry.id,
+                "at": tx.now,
+                "actor": entry.by.key_id,
+                "actor_name": entry.by.name,
+                "action": entry.action,
+                "kind": entry.kind,
+                "target": entry.target[:300],
+                "reason": entry.reason,
+                "request_id": entry.request_id,
+                "details": msgspec.json.encode(entry.details),
+            }
+            for entry in entries
+        ],
+    )
 
 
 def list_entries(tx: Tx, wanted: Filter) -> Sequence[Any]:

@@ -18,7 +18,9 @@ from app.primitives.audit.schemas import AuditPage, AuditParams
 router = thin_router("/v1", tags=["operations"])
 
 
-@router.get("/audit", name="list_audit", requires=Role.OPERATOR, answers=AuditPage, response_description="A page of the audit.")
+@router.get(
+    "/audit", name="list_audit", requires=Role.OPERATOR, answers=AuditPage, response_description="A page of the audit."
+)
 async def list_audit(call: Call[None, AuditParams]) -> Answer:
     """List who did what, when and why.
 
@@ -28,8 +30,14 @@ async def list_audit(call: Call[None, AuditParams]) -> Answer:
     after = place(call, "audit", (bytes,))
     rows = await call.runtime.lane("audit.list").submit(
         Filter(
-            query.limit, None if after is None else after[0], query.actor, query.action, query.kind, query.target,
-            query.created_after, query.created_before,
+            query.limit,
+            None if after is None else after[0],
+            query.actor,
+            query.action,
+            query.kind,
+            query.target,
+            query.created_after,
+            query.created_before,
         )
     )
     return Answer(page(call, "audit", rows, _view, lambda row: (bytes(row.id),)))
@@ -37,7 +45,14 @@ async def list_audit(call: Call[None, AuditParams]) -> Answer:
 
 def _view(row: Any) -> dict[str, Any]:
     return {
-        "id": str(UUID(bytes=bytes(row.id))), "at": to_text(row.at), "actor": row.actor, "actor_name": row.actor_name,
-        "action": row.action, "kind": row.kind, "target": row.target, "reason": row.reason, "request_id": row.request_id,
+        "id": str(UUID(bytes=bytes(row.id))),
+        "at": to_text(row.at),
+        "actor": row.actor,
+        "actor_name": row.actor_name,
+        "action": row.action,
+        "kind": row.kind,
+        "target": row.target,
+        "reason": row.reason,
+        "request_id": row.request_id,
         "details": msgspec.Raw(bytes(row.details)),
     }

@@ -23,7 +23,9 @@ def select_entries(tx: Tx, wanted: Filter) -> Sequence[Row[Any]]:
     if wanted.before is not None:
         query = query.where(audit.c.id < wanted.before)
     for column, value in (
-        (audit.c.actor, wanted.actor), (audit.c.action, wanted.action), (audit.c.kind, wanted.kind),
+        (audit.c.actor, wanted.actor),
+        (audit.c.action, wanted.action),
+        (audit.c.kind, wanted.kind),
         (audit.c.target, wanted.target),
     ):
         if value is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from app.clock import micros, seconds
 from app.errors import Refusal
 from app.primitives.jobs.here import Here
-from app.primitives.jobs.model import Figure, State, WAITING
+from app.primitives.jobs.model import WAITING, Figure, State
 from app.primitives.jobs.ops.stats import FlowFigures, Report, Stats
 from app.primitives.jobs.ops.workers import SILENT
 from app.runtime.checks import Check, Status
@@ -86,7 +87,7 @@ def _ask(runtime: Runtime) -> None:
     if lane.waiting:
         return
     try:
-        lane.put(Stats(SHARED_FOR, tuple(runtime.desks["jobs"].waiting())))
+        _ = lane.put(Stats(SHARED_FOR, tuple(runtime.desks["jobs"].waiting())))
     except Refusal:  # too much is waiting in this process, or it ends; what is known is told
         return
 
@@ -100,15 +101,15 @@ def _gauges(report: Report | None) -> Iterator[Metric]:
     )
     paused = GaugeMetricFamily("tenure_queue_paused", "1 while the queue is paused.", labels=["queue"])
     workers = GaugeMetricFamily("tenure_job_workers", "Workers by queue and state.", labels=["queue", "state"])
-    for queue, paused_at in report.paused_at.items() if report is not None else ():
-        figures = report.of_queue(queue)
-        for state in State:
-            jobs.add_metric([queue, state.text], figures.counts[state])
-        oldest.add_metric([queue], _age(report, figures))
-        paused.add_metric([queue], int(paused_at is not None))
-    seen: dict[tuple[str, str], int] = {}
-    for one in report.workers if report is not None else ():
-        seen[one.queue, one.state] = seen.get((one.queue, one.state), 0) + 1
+    seen: Counter[tuple[str, str]] = Counter()
+    if report is not None:
+        seen.update((one.queue, one.state) for one in report.workers)
+        for queue, paused_at in report.paused_at.items():
+            figures = report.of_queue(queue)
+            for state in State:
+                jobs.add_metric([queue, state.text], figures.counts[state])
+            oldest.add_metric([queue], _age(report, figures))
+            paused.add_metric([queue], int(paused_at is not None))
     for key, count in sorted(seen.items()):
         workers.add_metric(list(key), count)
     return iter((jobs, oldest, paused, workers))

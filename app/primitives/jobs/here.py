@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from app.clock import micros
+from app.primitives.jobs.heads import Heads
 from app.primitives.jobs.model import Figure, Flow, duration_bucket
 
 MINUTE = micros(60)
@@ -38,11 +39,12 @@ class Sighting:
 
 @dataclass(slots=True)
 class Here:
-    """`wake(flows)` and `due_in(seconds)`, `expires_in(seconds)` tell the desk and the sweeps of this process."""
+    """`wake(flows)`, `promote_in(seconds)` and `abandon_in(seconds)` tell the desk and the sweeps of this process."""
 
     wake: Callable[[Mapping[Flow, int]], None]
     promote_in: Callable[[float], None]
     abandon_in: Callable[[float], None]
+    heads: Heads = field(default_factory=Heads)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _ids: dict[Flow, int] = field(default_factory=dict)
     _flows: dict[int, Flow] = field(default_factory=dict)
@@ -81,6 +83,14 @@ class Here:
     def flow_ids_of(self, queue: str) -> list[int]:
         return [flow_id for flow_id, _, _ in self.flows_of(queue)]
 
+    def came_back(self, flows: Mapping[Flow, int]) -> None:
+        """Work has become available somewhere in these flows, perhaps before what was seen of them last."""
+        for flow in flows:
+            flow_id = self._ids.get(flow)
+            if flow_id is not None:
+                self.heads.forget(flow_id)
+        self.wake(flows)
+
     def max_depth(self, queue: str) -> int | None:
         return self._depth.get(queue)
 
@@ -89,7 +99,9 @@ class Here:
 
     # -- figures: flushed by a loop; what a crash loses is a few seconds of statistics -------------------------------------
 
-    def count(self, now: int, figures: Mapping[tuple[int, Figure], int], durations: list[tuple[int, int]] | None = None) -> None:
+    def count(
+        self, now: int, figures: Mapping[tuple[int, Figure], int], durations: list[tuple[int, int]] | None = None
+    ) -> None:
         """Add amounts by (flow id, figure), and successful durations (flow id, microseconds)."""
         minute = now - now % MINUTE
         with self._lock:
@@ -100,7 +112,9 @@ class Here:
                 self._figures[flow_id, minute, Figure.DURATION] += duration
                 self._figures[flow_id, minute, duration_bucket(duration)] += 1
 
-    def claimed(self, now: int, worker: str, queues: tuple[str, ...], handlers: tuple[tuple[str, tuple[int, ...]], ...]) -> None:
+    def claimed(
+        self, now: int, worker: str, queues: tuple[str, ...], handlers: tuple[tuple[str, tuple[int, ...]], ...]
+    ) -> None:
         with self._lock:
             for queue in queues:
                 seen = self._workers.setdefault((worker, queue), Sighting())

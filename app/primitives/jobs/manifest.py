@@ -109,11 +109,22 @@ def wire(runtime: Runtime) -> None:
 
         return later
 
-    runtime.keep("jobs", Here(
-        wake=lambda flows: runtime.soon(desk.wake, flows), promote_in=nudge("jobs.promote"), abandon_in=nudge("jobs.abandon"),
-    ))
+    runtime.keep(
+        "jobs",
+        Here(
+            wake=lambda flows: runtime.soon(desk.wake, flows),
+            promote_in=nudge("jobs.promote"),
+            abandon_in=nudge("jobs.abandon"),
+        ),
+    )
 
 
 JOBS = Primitive(
-    "jobs", router, lanes=LANES, loops=LOOPS, wire=wire, checks=health.checks, collect=health.collect,
+    "jobs",
+    router,
+    lanes=LANES,
+    loops=LOOPS,
+    wire=wire,
+    checks=health.checks,
+    collect=health.collect,
 )

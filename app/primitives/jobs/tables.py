@@ -14,7 +14,8 @@ CLAIM_INDEX = named("jobs_claim")
 DUE_INDEX = named("jobs_due")
 
 queues = Table(
-    named("queues"), metadata,
+    named("queues"),
+    metadata,
     Column("name", Name(), primary_key=True),
     Column("paused_at", Moment),
     Column("paused_reason", Text(500)),
@@ -28,7 +29,8 @@ queues = Table(
 
 # a flow is a (queue, type, schema_version): what a claim may take or not take as a whole
 flows = Table(
-    named("flows"), metadata,
+    named("flows"),
+    metadata,
     Column("id", Serial, primary_key=True, autoincrement=True),
     Column("queue", Name(), nullable=False),
     Column("type", Name(), nullable=False),
@@ -38,7 +40,8 @@ flows = Table(
 )
 
 jobs = Table(
-    named("jobs"), metadata,
+    named("jobs"),
+    metadata,
     Column("id", Id, primary_key=True),
     Column("flow_id", Serial, nullable=False),
     Column("state", Small, nullable=False),
@@ -68,7 +71,8 @@ jobs = Table(
 )
 
 job_contents = Table(
-    named("job_contents"), metadata,
+    named("job_contents"),
+    metadata,
     Column("job_id", Id, primary_key=True),
     Column("payload", Opaque, nullable=False),
     Column("correlation_id", Text(255)),
@@ -81,14 +85,16 @@ job_contents = Table(
 )
 
 job_results = Table(
-    named("job_results"), metadata,
+    named("job_results"),
+    metadata,
     Column("job_id", Id, primary_key=True),
     Column("result", Opaque, nullable=False),
     **TABLE_OPTIONS,
 )
 
 job_progress = Table(
-    named("job_progress"), metadata,
+    named("job_progress"),
+    metadata,
     Column("job_id", Id, primary_key=True),
     Column("progress", Opaque, nullable=False),
     Column("updated_at", Moment, nullable=False),
@@ -97,7 +103,8 @@ job_progress = Table(
 
 # an idempotency key lives as long as its job
 job_keys = Table(
-    named("job_keys"), metadata,
+    named("job_keys"),
+    metadata,
     Column("digest", Digest, primary_key=True),
     Column("job_id", Id, nullable=False),
     Column("fingerprint", Digest, nullable=False),
@@ -107,7 +114,8 @@ job_keys = Table(
 
 # finds jobs by correlation or parent; jobs that have neither pay nothing
 job_refs = Table(
-    named("job_refs"), metadata,
+    named("job_refs"),
+    metadata,
     Column("kind", Small, nullable=False),
     Column("digest", Digest, nullable=False),
     Column("job_id", Id, nullable=False),
@@ -118,7 +126,8 @@ job_refs = Table(
 
 # what happened to a job besides being enqueued, claimed and completed, which its own row tells
 job_events = Table(
-    named("job_events"), metadata,
+    named("job_events"),
+    metadata,
     Column("job_id", Id, nullable=False),
     Column("id", Id, nullable=False),
     Column("at", Moment, nullable=False),
@@ -141,7 +150,8 @@ job_events = Table(
 
 # grants that a caller may ask for again by its claim id
 job_claims = Table(
-    named("job_claims"), metadata,
+    named("job_claims"),
+    metadata,
     Column("digest", Digest, primary_key=True),
     Column("sealed", Digest, nullable=False),
     Column("grant_digest", Digest, nullable=False),
@@ -153,7 +163,8 @@ job_claims = Table(
 
 # sums of what each process has seen, for statistics; never read by a decision
 job_figures = Table(
-    named("job_figures"), metadata,
+    named("job_figures"),
+    metadata,
     Column("flow_id", Serial, nullable=False),
     Column("minute", Moment, nullable=False),
     Column("figure", Small, nullable=False),
@@ -165,7 +176,8 @@ job_figures = Table(
 
 # who has claimed or beaten lately, for people; gives no authority
 job_workers = Table(
-    named("job_workers"), metadata,
+    named("job_workers"),
+    metadata,
     Column("digest", Digest, primary_key=True),
     Column("worker", Text(128), nullable=False),
     Column("queue", Name(), nullable=False),

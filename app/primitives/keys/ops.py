@@ -29,10 +29,20 @@ def create(tx: Tx, commands: Sequence[Create]) -> Sequence[ApiKey | Refusal]:
         if key is None:
             raise RuntimeError("a key vanished while it was made")
         details = {"name": key.name, "roles": key.roles, "patterns": key.patterns}
-        record(tx, [Entry(
-            command.by, "api_keys.create", "api_key", key.id, request_id=command.request_id, details=details,
-            id=command.audit_id,
-        )])
+        record(
+            tx,
+            [
+                Entry(
+                    command.by,
+                    "api_keys.create",
+                    "api_key",
+                    key.id,
+                    request_id=command.request_id,
+                    details=details,
+                    id=command.audit_id,
+                )
+            ],
+        )
         outcomes.append(key)
     return outcomes
 
@@ -51,10 +61,20 @@ def revoke(tx: Tx, commands: Sequence[Revoke]) -> Sequence[Revoked | Refusal]:
             continue
         if changed:
             details = {"name": key.name}
-            record(tx, [Entry(
-                command.by, "api_keys.revoke", "api_key", key.id, request_id=command.request_id, details=details,
-                id=command.audit_id,
-            )])
+            record(
+                tx,
+                [
+                    Entry(
+                        command.by,
+                        "api_keys.revoke",
+                        "api_key",
+                        key.id,
+                        request_id=command.request_id,
+                        details=details,
+                        id=command.audit_id,
+                    )
+                ],
+            )
         outcomes.append(Revoked(key, replayed=not changed))
     return outcomes
 

@@ -18,7 +18,11 @@ router = thin_router("/v1", tags=["operations"])
 
 
 @router.post(
-    "/api-keys", name="create_api_key", status_code=201, requires=Role.ADMIN, answers=ApiKeyCreated,
+    "/api-keys",
+    name="create_api_key",
+    status_code=201,
+    requires=Role.ADMIN,
+    answers=ApiKeyCreated,
     response_description="The key; its secret is shown only here.",
 )
 async def create_api_key(call: Call[CreateApiKey]) -> Answer:
@@ -31,15 +35,24 @@ async def create_api_key(call: Call[CreateApiKey]) -> Answer:
     body, new = call.body, mint()
     key = await call.runtime.lane("keys.create").submit(
         Create(
-            new.id, new.digest, body.name, tuple(dict.fromkeys(body.roles)), tuple(dict.fromkeys(body.patterns)),
-            body.expires_at, call.principal, call.request_id, new_id(),
+            new.id,
+            new.digest,
+            body.name,
+            tuple(dict.fromkeys(body.roles)),
+            tuple(dict.fromkeys(body.patterns)),
+            body.expires_at,
+            call.principal,
+            call.request_id,
+            new_id(),
         )
     )
     await _refresh(call)
     return Answer({**_view(key), "key": new.text})
 
 
-@router.get("/api-keys", name="list_api_keys", requires=Role.ADMIN, answers=ApiKeyPage, response_description="A page of keys.")
+@router.get(
+    "/api-keys", name="list_api_keys", requires=Role.ADMIN, answers=ApiKeyPage, response_description="A page of keys."
+)
 async def list_api_keys(call: Call[None, PageParams]) -> Answer:
     """List API keys, without their secrets. Newest first; revoked ones stay."""
     _require_unlimited(call)
@@ -49,8 +62,13 @@ async def list_api_keys(call: Call[None, PageParams]) -> Answer:
 
 
 @router.delete(
-    "/api-keys/{key_id}", name="revoke_api_key", requires=Role.ADMIN, answers=ApiKeyRevoked, refuses=(NOT_FOUND,),
-    path={"key_id": KeyId}, response_description="The key, revoked.",
+    "/api-keys/{key_id}",
+    name="revoke_api_key",
+    requires=Role.ADMIN,
+    answers=ApiKeyRevoked,
+    refuses=(NOT_FOUND,),
+    path={"key_id": KeyId},
+    response_description="The key, revoked.",
 )
 async def revoke_api_key(call: Call) -> Answer:
     """Revoke an API key for good.
@@ -82,8 +100,14 @@ async def _refresh(call: Call[Any, Any]) -> None:
 
 def _view(key: ApiKey) -> dict[str, Any]:
     return {
-        "id": key.id, "name": key.name, "roles": key.roles, "patterns": key.patterns, "created_at": to_text(key.created_at),
-        "expires_at": _moment(key.expires_at), "revoked_at": _moment(key.revoked_at), "last_used_at": _moment(key.last_used_at),
+        "id": key.id,
+        "name": key.name,
+        "roles": key.roles,
+        "patterns": key.patterns,
+        "created_at": to_text(key.created_at),
+        "expires_at": _moment(key.expires_at),
+        "revoked_at": _moment(key.revoked_at),
+        "last_used_at": _moment(key.last_used_at),
     }
 
 

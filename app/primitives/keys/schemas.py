@@ -19,7 +19,8 @@ class CreateApiKey(Body):
 
     name: Label = Field(description="For people: who uses it.", examples=["billing worker"])
     roles: Annotated[list[Role], Field(min_length=1, max_length=5)] = Field(
-        description="`producer`, `worker`, `viewer`, `operator` (includes viewer), `admin` (includes all).", examples=[["worker"]]
+        description="`producer`, `worker`, `viewer`, `operator` (includes viewer), `admin` (includes all).",
+        examples=[["worker"]],
     )
     patterns: Annotated[list[Pattern], Field(max_length=30)] = Field(
         default_factory=list,

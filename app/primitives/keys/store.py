@@ -16,11 +16,24 @@ from app.primitives.keys.model import ApiKey, Create
 
 def insert_key(tx: Tx, new: Create) -> None:
     """Add the key, unless a try before this one did."""
-    tx.conn.execute(tx.dialect.insert_missing(api_keys, [{
-        "id": new.id, "digest": new.digest, "name": new.name, "roles": ",".join(new.roles),
-        "patterns": json.dumps(new.patterns), "created_at": tx.now, "expires_at": new.expires_at, "revoked_at": None,
-        "last_used_at": None,
-    }]))
+    tx.conn.execute(
+        tx.dialect.insert_missing(
+            api_keys,
+            [
+                {
+                    "id": new.id,
+                    "digest": new.digest,
+                    "name": new.name,
+                    "roles": ",".join(new.roles),
+                    "patterns": json.dumps(new.patterns),
+                    "created_at": tx.now,
+                    "expires_at": new.expires_at,
+                    "revoked_at": None,
+                    "last_used_at": None,
+                }
+            ],
+        )
+    )
 
 
 def has_any_key(tx: Tx) -> bool:
@@ -65,7 +78,13 @@ def touch_keys(tx: Tx, used: Mapping[str, int]) -> None:
 def _key(row: Row[Any]) -> ApiKey:
     names: Sequence[str] = row.roles.split(",")
     return ApiKey(
-        id=row.id, digest=bytes(row.digest), name=row.name, roles=tuple(Role(name) for name in names),
-        patterns=tuple(json.loads(row.patterns)), created_at=row.created_at, expires_at=row.expires_at,
-        revoked_at=row.revoked_at, last_used_at=row.last_used_at,
+        id=row.id,
+        digest=bytes(row.digest),
+        name=row.name,
+        roles=tuple(Role(name) for name in names),
+        patterns=tuple(json.loads(row.patterns)),
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+        revoked_at=row.revoked_at,
+        last_used_at=row.last_used_at,
     )

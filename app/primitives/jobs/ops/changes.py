@@ -107,7 +107,7 @@ class Changes:
         held.insert_events(self.tx, self.events)
         memory, ready = flows.here(self.tx), self.ready
         if ready:
-            self.tx.on_commit(lambda: memory.wake(ready))
+            self.tx.on_commit(lambda: memory.came_back(ready))
 
     def _of(self, fences: dict[bytes, int]) -> tuple[dict[bytes, str], dict[bytes, int]]:
         return {key: self.requests[key] for key in fences}, {key: self.purges[key] for key in fences}

@@ -51,19 +51,37 @@ def _contents(tx: Tx, ids: list[bytes]) -> dict[bytes, Any]:
 
 
 def _answer(tx: Tx, order: Order, grant: Grant, contents: dict[bytes, Any]) -> Claimed:
-    return Claimed(tuple(
-        _granted(tx, row, contents[job_id], grant, row.attempt + 1, row.fence + 1,
-                 tx.now + min(order.claim.lease, row.timeout_micros))
-        for job_id, row in order.got.items()
-    ))
+    return Claimed(
+        tuple(
+            _granted(
+                tx,
+                row,
+                contents[job_id],
+                grant,
+                row.attempt + 1,
+                row.fence + 1,
+                tx.now + min(order.claim.lease, row.timeout_micros),
+            )
+            for job_id, row in order.got.items()
+        )
+    )
 
 
 def _granted(tx: Tx, row: Any, content: Any, grant: Grant, attempt: int, fence: int, expires_at: int) -> Granted:
     return Granted(
-        id=row.id, flow=flows.names(tx, [row.flow_id])[row.flow_id], payload=content.payload, priority=row.priority,
-        attempt=attempt, max_attempts=row.max_attempts, timeout=row.timeout_micros, correlation_id=content.correlation_id,
-        parent_operation_id=content.parent_operation_id, traceparent=content.traceparent,
-        token=reservations.token(tx.host.token_key, grant, row.id, fence), fence=fence, expires_at=expires_at,
+        id=row.id,
+        flow=flows.names(tx, [row.flow_id])[row.flow_id],
+        payload=content.payload,
+        priority=row.priority,
+        attempt=attempt,
+        max_attempts=row.max_attempts,
+        timeout=row.timeout_micros,
+        correlation_id=content.correlation_id,
+        parent_operation_id=content.parent_operation_id,
+        traceparent=content.traceparent,
+        token=reservations.token(tx.host.token_key, grant, row.id, fence),
+        fence=fence,
+        expires_at=expires_at,
     )
 
 
@@ -72,8 +90,11 @@ def _held(tx: Tx, grant: Grant, ids: Sequence[bytes]) -> tuple[Granted, ...]:
     rows = {row.id: row for row in store.select_granted(tx, [grant.digest], ids) if row.due_at > tx.now}
     contents = _contents(tx, list(rows))
     return tuple(
-        _granted(tx, rows[job_id], contents[job_id], grant, rows[job_id].attempt, rows[job_id].fence, rows[job_id].due_at)
-        for job_id in ids if job_id in rows
+        _granted(
+            tx, rows[job_id], contents[job_id], grant, rows[job_id].attempt, rows[job_id].fence, rows[job_id].due_at
+        )
+        for job_id in ids
+        if job_id in rows
     )
 
 
@@ -94,7 +115,8 @@ def _recall(tx: Tx, commands: Sequence[Claim]) -> list[Claimed | Refusal] | None
 
 def _replays(tx: Tx, commands: Sequence[Claim]) -> dict[int, Claimed | Refusal]:
     """Answers of repeated claims, by place. A claim id whose grants have all ended is free for new ones. The same claim
-    twice in one unit is one claim: the second is given nothing."""
+    twice in one unit is one claim: the second is given nothing.
+    """
     known: dict[bytes, int] = {}
     found: dict[int, Claimed | Refusal] = {}
     for index, command in enumerate(commands):
@@ -106,7 +128,7 @@ def _replays(tx: Tx, commands: Sequence[Claim]) -> dict[int, Claimed | Refusal]:
         grant = reservations.unseal(
             tx.host.token_key, row.sealed, row.grant_digest, command.caller.principal.key_id, command.claim_id or ""
         )
-        ids = [row.job_ids[place:place + 16] for place in range(0, len(row.job_ids), 16)]
+        ids = [row.job_ids[place : place + 16] for place in range(0, len(row.job_ids), 16)]
         held = _held(tx, grant, ids) if grant is not None else ()
         if held:
             found[known[row.digest]] = Claimed(held, replayed=True)
@@ -125,10 +147,15 @@ def _remember_claims(tx: Tx, orders: list[Order], grant: Grant) -> None:
     rows = [
         {
             "digest": _digest(order.claim),
-            "sealed": reservations.seal(tx.host.token_key, grant, order.claim.caller.principal.key_id, order.claim.claim_id),
-            "grant_digest": grant.digest, "job_ids": b"".join(order.got), "purge_at": tx.now + _longest(order),
+            "sealed": reservations.seal(
+                tx.host.token_key, grant, order.claim.caller.principal.key_id, order.claim.claim_id
+            ),
+            "grant_digest": grant.digest,
+            "job_ids": b"".join(order.got),
+            "purge_at": tx.now + _longest(order),
         }
-        for order in orders if order.claim.claim_id is not None and order.got
+        for order in orders
+        if order.claim.claim_id is not None and order.got
     ]
     if rows:
         store.insert_claim(tx, sorted(rows, key=lambda row: bytes(row["digest"])))
@@ -136,7 +163,8 @@ def _remember_claims(tx: Tx, orders: list[Order], grant: Grant) -> None:
 
 def _longest(order: Order) -> int:
     """A grant may be renewed up to its jobs' own ceilings."""
-    return max(row.timeout_micros for row in order.got.values()) + LOST_CLAIM_KEPT
+    longest: int = max(row.timeout_micros for row in order.got.values())
+    return longest + LOST_CLAIM_KEPT
 
 
 def _tell(tx: Tx, commands: Sequence[Claim], orders: list[Order]) -> None:

@@ -75,7 +75,9 @@ class _Work:
         queue = new.flow[0]
         if queue in self.room:
             if self.room[queue] <= 0:
-                return Refusal(QUEUE_FULL, "As many jobs wait in this queue as its limit allows.", retry_after_seconds=5)
+                return Refusal(
+                    QUEUE_FULL, "As many jobs wait in this queue as its limit allows.", retry_after_seconds=5
+                )
             self.room[queue] -= 1
         job = self._job(new)
         self.new.append((command, new, job))
@@ -89,10 +91,23 @@ class _Work:
         later = at > now
         timeout = new.timeout if new.timeout is not None else micros(settings.jobs_timeout_seconds)
         return Job(
-            id=new.id, flow=new.flow, state=State.SCHEDULED if later else State.AVAILABLE, priority=new.priority,
-            available_at=at, due_at=at if later else None, fence=0, attempt=0, lease_losses=0, releases=0, throttles=0,
-            max_attempts=new.max_attempts or settings.jobs_max_attempts, timeout=timeout, retry_until=new.retry_until,
-            created_at=now, correlation_id=new.correlation_id, parent_operation_id=new.parent_operation_id,
+            id=new.id,
+            flow=new.flow,
+            state=State.SCHEDULED if later else State.AVAILABLE,
+            priority=new.priority,
+            available_at=at,
+            due_at=at if later else None,
+            fence=0,
+            attempt=0,
+            lease_losses=0,
+            releases=0,
+            throttles=0,
+            max_attempts=new.max_attempts or settings.jobs_max_attempts,
+            timeout=timeout,
+            retry_until=new.retry_until,
+            created_at=now,
+            correlation_id=new.correlation_id,
+            parent_operation_id=new.parent_operation_id,
         )
 
     def write(self) -> None:
@@ -101,9 +116,10 @@ class _Work:
         keys = [(new.key_digest, new.id, new.fingerprint) for _, new, _ in self.new if new.key_digest is not None]
         if keys:
             # first, and in one order everywhere: a duplicate is found before anything else was written
-            store.insert_keys(self.tx, [
-                {"digest": digest, "job_id": job_id, "fingerprint": mark} for digest, job_id, mark in sorted(keys)
-            ])
+            store.insert_keys(
+                self.tx,
+                [{"digest": digest, "job_id": job_id, "fingerprint": mark} for digest, job_id, mark in sorted(keys)],
+            )
         store.insert_jobs(self.tx, [self._hot(job) for _, _, job in self.new])
         store.insert_contents(self.tx, [_content(command, new) for command, new, _ in self.new])
         references = [row for _, new, _ in self.new for row in _references(new)]
@@ -113,15 +129,28 @@ class _Work:
 
     def _hot(self, job: Job) -> dict[str, Any]:
         return {
-            "id": job.id, "flow_id": self.flow_ids[job.flow], "state": int(job.state), "priority": job.priority,
-            "available_at": job.available_at, "due_at": job.due_at, "fence": 0, "attempt": 0, "lease_losses": 0,
-            "releases": 0, "throttles": 0, "max_attempts": job.max_attempts, "timeout_micros": job.timeout,
-            "retry_until": job.retry_until, "created_at": job.created_at,
+            "id": job.id,
+            "flow_id": self.flow_ids[job.flow],
+            "state": int(job.state),
+            "priority": job.priority,
+            "available_at": job.available_at,
+            "due_at": job.due_at,
+            "fence": 0,
+            "attempt": 0,
+            "lease_losses": 0,
+            "releases": 0,
+            "throttles": 0,
+            "max_attempts": job.max_attempts,
+            "timeout_micros": job.timeout,
+            "retry_until": job.retry_until,
+            "created_at": job.created_at,
         }
 
     def _tell(self) -> None:
         memory = flows.here(self.tx)
         ready = Counter(job.flow for _, _, job in self.new if job.state is State.AVAILABLE)
+        for _, _, job in self.new:
+            memory.heads.lower(self.flow_ids[job.flow], (job.priority, job.available_at))
         if ready:
             memory.wake(ready)
         later = [job.available_at for _, _, job in self.new if job.state is State.SCHEDULED]
@@ -147,11 +176,26 @@ class _Names(defaultdict[int, Flow]):
 def job_of(row: Any, names: dict[int, Flow]) -> Job:
     """A row of the hot table as a record."""
     return Job(
-        id=row.id, flow=names[row.flow_id], state=State(row.state), priority=row.priority, available_at=row.available_at,
-        due_at=row.due_at, fence=row.fence, attempt=row.attempt, lease_losses=row.lease_losses, releases=row.releases,
-        throttles=row.throttles, max_attempts=row.max_attempts, timeout=row.timeout_micros, retry_until=row.retry_until,
-        created_at=row.created_at, claimed_at=row.claimed_at, ended_at=row.ended_at,
-        cancel_requested_at=row.cancel_requested_at, worker=row.worker, category=row.category,
+        id=row.id,
+        flow=names[row.flow_id],
+        state=State(row.state),
+        priority=row.priority,
+        available_at=row.available_at,
+        due_at=row.due_at,
+        fence=row.fence,
+        attempt=row.attempt,
+        lease_losses=row.lease_losses,
+        releases=row.releases,
+        throttles=row.throttles,
+        max_attempts=row.max_attempts,
+        timeout=row.timeout_micros,
+        retry_until=row.retry_until,
+        created_at=row.created_at,
+        claimed_at=row.claimed_at,
+        ended_at=row.ended_at,
+        cancel_requested_at=row.cancel_requested_at,
+        worker=row.worker,
+        category=row.category,
         ended_request_id=row.ended_request_id,
     )
 
@@ -164,9 +208,14 @@ def _as_sent(job: Job, new: NewJob) -> Job:
 def _content(command: Enqueue, new: NewJob) -> dict[str, Any]:
     caller = command.caller
     return {
-        "job_id": new.id, "payload": new.payload, "correlation_id": new.correlation_id,
-        "parent_operation_id": new.parent_operation_id, "traceparent": caller.traceparent, "tracestate": caller.tracestate,
-        "request_id": caller.request_id, "created_by": caller.principal.key_id,
+        "job_id": new.id,
+        "payload": new.payload,
+        "correlation_id": new.correlation_id,
+        "parent_operation_id": new.parent_operation_id,
+        "traceparent": caller.traceparent,
+        "tracestate": caller.tracestate,
+        "request_id": caller.request_id,
+        "created_by": caller.principal.key_id,
     }
 
 

@@ -30,17 +30,17 @@ def resolve(tx: Tx, wanted: Iterable[Flow]) -> dict[Flow, int]:
     if missing:
         # in one order everywhere, so that two makers of several flows wait for each other and never in a ring
         make_queues(tx, sorted({queue for queue, _, _ in missing}))
-        store.insert_missing_flows(tx, [
-            {"queue": queue, "type": type_, "schema_version": version} for queue, type_, version in missing
-        ])
+        store.insert_missing_flows(
+            tx, [{"queue": queue, "type": type_, "schema_version": version} for queue, type_, version in missing]
+        )
         there = refresh(tx)
     return {flow: there[flow] for flow in known}
 
 
 def make_queues(tx: Tx, names: Iterable[str]) -> None:
-    store.insert_missing_queues(tx, [
-        {"name": name, "description": "", "created_at": tx.now, "updated_at": tx.now} for name in names
-    ])
+    store.insert_missing_queues(
+        tx, [{"name": name, "description": "", "created_at": tx.now, "updated_at": tx.now} for name in names]
+    )
 
 
 def refresh(tx: Tx) -> dict[Flow, int]:

@@ -35,6 +35,7 @@ class Move:
 
     flow_id: int
     flow: Flow
+    priority: int
     state: State
     runs_at: int | None
     change: dict[str, Any]
@@ -52,20 +53,29 @@ def settled(tx: Tx, row: Any, queue: str, item: Settlement, caller: Caller) -> M
     """Where `failed`, `unknown` or `released` leaves a running job."""
     if item.outcome is Outcome.UNKNOWN:
         move = _move(tx, row, State.UNKNOWN, category=item.category)
-        kind, figures = Kind.UNKNOWN, ()
+        kind = Kind.UNKNOWN
     elif item.outcome is Outcome.RELEASED:
-        move, kind, figures = _released(tx, row, item), Kind.RELEASED, ()
+        move, kind = _released(tx, row, item), Kind.RELEASED
     else:
-        move = _failed(tx, row, item)
-        kind, figures = Kind.FAILED, (Figure.FAILED,)
+        move, kind = _failed(tx, row, item), Kind.FAILED
     move.change["b_settlement_digest"] = item.digest
     move.change["b_ended_request_id"] = caller.request_id if move.state in _FINAL else row.ended_request_id
     reason = item.reason.value if item.reason else None
-    move.events.insert(0, event(
-        tx, row, kind, category=item.category or reason, message=item.message, reference=item.reference,
-        request_id=caller.request_id, settlement_digest=item.digest, detail=_detail(move),
-    ))
-    return _closed(tx, row, queue, move, figures)
+    move.events.insert(
+        0,
+        event(
+            tx,
+            row,
+            kind,
+            category=item.category or reason,
+            message=item.message,
+            reference=item.reference,
+            request_id=caller.request_id,
+            settlement_digest=item.digest,
+            detail=_detail(move),
+        ),
+    )
+    return _closed(tx, row, queue, move, (Figure.FAILED,) if item.outcome is Outcome.FAILED else ())
 
 
 def abandoned(tx: Tx, row: Any, queue: str) -> Move:
@@ -135,12 +145,22 @@ _FINAL = (State.DEAD, State.CANCELLED)
 
 def _move(tx: Tx, row: Any, state: State, *, category: str | None = None) -> Move:
     change = {
-        "b_id": row.id, "b_fence": row.fence, "b_grant": row.grant_digest, "b_state": int(state), "b_due_at": None,
-        "b_available_at": row.available_at, "b_attempt": row.attempt, "b_lease_losses": row.lease_losses,
-        "b_releases": row.releases, "b_throttles": row.throttles, "b_ended_at": tx.now if state in _FINAL else None,
-        "b_category": category or row.category, "b_settlement_digest": None, "b_ended_request_id": row.ended_request_id,
+        "b_id": row.id,
+        "b_fence": row.fence,
+        "b_grant": row.grant_digest,
+        "b_state": int(state),
+        "b_due_at": None,
+        "b_available_at": row.available_at,
+        "b_attempt": row.attempt,
+        "b_lease_losses": row.lease_losses,
+        "b_releases": row.releases,
+        "b_throttles": row.throttles,
+        "b_ended_at": tx.now if state in _FINAL else None,
+        "b_category": category or row.category,
+        "b_settlement_digest": None,
+        "b_ended_request_id": row.ended_request_id,
     }
-    return Move(row.flow_id, ("", "", 0), state, None, change, [], ())
+    return Move(row.flow_id, ("", "", 0), row.priority, state, None, change, [], ())
 
 
 def _closed(tx: Tx, row: Any, queue: str, move: Move, figures: tuple[Figure, ...]) -> Move:
@@ -159,9 +179,22 @@ def _closed(tx: Tx, row: Any, queue: str, move: Move, figures: tuple[Figure, ...
 def event(tx: Tx, row: Any, kind: Kind, **told: Any) -> dict[str, Any]:
     """A row for `job_events`, with the attempt that the job's row tells of."""
     return {
-        "job_id": row.id, "id": new_id(), "at": tx.now, "kind": kind.value, "attempt": row.attempt, "fence": row.fence,
-        "claimed_at": row.claimed_at, "worker": row.worker, "category": None, "message": None, "reference": None,
-        "actor": None, "request_id": None, "grant_digest": row.grant_digest, "settlement_digest": None, "detail": None,
+        "job_id": row.id,
+        "id": new_id(),
+        "at": tx.now,
+        "kind": kind.value,
+        "attempt": row.attempt,
+        "fence": row.fence,
+        "claimed_at": row.claimed_at,
+        "worker": row.worker,
+        "category": None,
+        "message": None,
+        "reference": None,
+        "actor": None,
+        "request_id": None,
+        "grant_digest": row.grant_digest,
+        "settlement_digest": None,
+        "detail": None,
         **told,
     }
 
@@ -190,6 +223,8 @@ def tell(tx: Tx, moved: Sequence[Move]) -> None:
 
     def told() -> None:
         memory.count(now, figures)
+        for move in moved:
+            memory.heads.lower(move.flow_id, (move.priority, move.change["b_available_at"]))
         if ready:
             memory.wake(ready)
         if later:

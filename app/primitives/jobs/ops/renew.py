@@ -42,7 +42,12 @@ def renew(tx: Tx, commands: Sequence[Renew]) -> list[list[Renewed | Refusal]]:
 
 
 def _judge(
-    tx: Tx, command: Renew, beat: Beat, rows: dict[bytes, Any], names: dict[int, Any], reasons: dict[bytes, str],
+    tx: Tx,
+    command: Renew,
+    beat: Beat,
+    rows: dict[bytes, Any],
+    names: dict[int, Any],
+    reasons: dict[bytes, str],
 ) -> Renewed | Refusal:
     row = rows.get(beat.id)
     if row is None:
@@ -73,13 +78,21 @@ def _keep_progress(tx: Tx, commands: Sequence[Renew], outcomes: list[list[Renewe
             if isinstance(answer, Renewed) and beat.progress is not None:
                 newest[beat.id] = beat.progress
     if newest:
-        store.upsert_progress(tx, [
-            {"job_id": job_id, "progress": progress, "updated_at": tx.now} for job_id, progress in sorted(newest.items())
-        ])
+        store.upsert_progress(
+            tx,
+            [
+                {"job_id": job_id, "progress": progress, "updated_at": tx.now}
+                for job_id, progress in sorted(newest.items())
+            ],
+        )
 
 
 def _tell(
-    tx: Tx, commands: Sequence[Renew], outcomes: list[list[Renewed | Refusal]], rows: dict[bytes, Any], names: dict[int, Any],
+    tx: Tx,
+    commands: Sequence[Renew],
+    outcomes: list[list[Renewed | Refusal]],
+    rows: dict[bytes, Any],
+    names: dict[int, Any],
 ) -> None:
     memory, now = flows.here(tx), tx.now
     good = [answer for answers in outcomes for answer in answers if isinstance(answer, Renewed)]

@@ -63,8 +63,10 @@ class _Settling:
         self._answer_older()
         for place, item in self.again:
             self.answers[place] = self._same_unit(item)
-        return [[self.answers[index, position] for position in range(len(command.items))]
-                for index, command in enumerate(self.commands)]
+        return [
+            [self.answers[index, position] for position in range(len(command.items))]
+            for index, command in enumerate(self.commands)
+        ]
 
     def _judge(self, place: tuple[int, int], item: Settlement, caller: Caller, row: Any) -> None:
         token = reservations.present(item.token)
@@ -99,13 +101,16 @@ class _Settling:
         written = 0
         if good:
             written += store.update_succeeded(
-                self.tx, [due.row.grant_digest for due in good], {due.row.id: due.item.digest for due in good},
+                self.tx,
+                [due.row.grant_digest for due in good],
+                {due.row.id: due.item.digest for due in good},
                 {due.row.id: due.caller.request_id for due in good},
                 {due.row.id: moves.purge_at(self.tx, names[due.row.flow_id][0]) for due in good},
             )
         whole = {row.id: row for row in work.select_jobs(self.tx, [due.row.id for due in other])} if other else {}
         settled = {
-            due.row.id: moves.settled(self.tx, whole[due.row.id], names[due.row.flow_id][0], due.item, due.caller) for due in other
+            due.row.id: moves.settled(self.tx, whole[due.row.id], names[due.row.flow_id][0], due.item, due.caller)
+            for due in other
         }
         if settled:
             written += store.update_settled(self.tx, [move.change for move in settled.values()])
@@ -115,7 +120,9 @@ class _Settling:
             late = store.select_running(self.tx, list(self.firsts))
         for due in self.firsts.values():
             self.answers[due.place] = lost("expired", due.row.fence) if due.row.id in late else self._done(due, settled)
-        self._keep([due for due in good if due.row.id not in late], [m for key, m in settled.items() if key not in late])
+        self._keep(
+            [due for due in good if due.row.id not in late], [m for key, m in settled.items() if key not in late]
+        )
 
     def _done(self, due: _Due, settled: dict[bytes, moves.Move]) -> Settled:
         if due.item.outcome is Outcome.SUCCEEDED:
@@ -148,8 +155,13 @@ class _Settling:
         events = store.select_events_of_grants(self.tx, sorted({row.id for _, _, row in self.olders}), grants)
         for (place, item, row), token in zip(self.olders, tokens, strict=True):
             assert token is not None, "judged before"
-            mine = [event for event in events if event.job_id == row.id and event.grant_digest == token.digest
-                    and reservations.matches(self.tx.host.token_key, token, event.grant_digest, row.id, event.fence)]
+            mine = [
+                event
+                for event in events
+                if event.job_id == row.id
+                and event.grant_digest == token.digest
+                and reservations.matches(self.tx.host.token_key, token, event.grant_digest, row.id, event.fence)
+            ]
             newest = reservations.matches(self.tx.host.token_key, token, row.grant_digest, row.id, row.fence)
             self.answers[place] = _late(item, row, mine, newest=newest)
 

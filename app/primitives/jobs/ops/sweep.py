@@ -30,7 +30,13 @@ def promote(tx: Tx, commands: Sequence[Batch]) -> list[int]:
         names = flows.names(tx, {row.flow_id for row in rows})
         ready = Counter(names[row.flow_id] for row in rows)
         memory = flows.here(tx)
-        tx.on_commit(lambda: memory.wake(ready))
+
+        def told() -> None:
+            for row in rows:
+                memory.heads.lower(row.flow_id, (row.priority, row.available_at))
+            memory.wake(ready)
+
+        tx.on_commit(told)
     return [len(rows), *(0 for _ in commands[1:])]
 
 

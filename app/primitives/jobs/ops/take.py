@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.db.tx import Tx
+from app.primitives.jobs.heads import LOWEST, Place
 from app.primitives.jobs.model import Claim
 from app.primitives.jobs.ops import flows
 from app.primitives.jobs.store import work as store
@@ -53,7 +54,9 @@ def _route(tx: Tx, orders: list[Order]) -> None:
     memory = flows.here(tx)
     for order in orders:
         order.flows = {
-            queue: [flow_id for flow_id, type_, version in memory.flows_of(queue) if order.claim.handles(type_, version)]
+            queue: [
+                flow_id for flow_id, type_, version in memory.flows_of(queue) if order.claim.handles(type_, version)
+            ]
             for queue in order.claim.queues
         }
 
@@ -85,25 +88,56 @@ def _serve(tx: Tx, orders: list[Order], grant: Grant, lost: set[bytes]) -> bool:
                 wanted[flow_id] = min(DEEPEST_LOOK, wanted[flow_id] + order.open)
     if not wanted:
         return False
-    if len(wanted) == 1:
-        ((flow_id, most),) = wanted.items()
-        rows = {row.id: row for row in store.lock_heads(tx, flow_id, most)}
-        heads = {flow_id: [(row.priority, row.available_at, row.id) for row in rows.values()]}
-        chosen = _choose(orders, heads)
-    else:
-        heads = defaultdict(list)
-        for row in store.select_heads(tx, {flow_id: most + len(lost) for flow_id, most in wanted.items()}):
-            if row.id not in lost:
-                heads[row.flow_id].append((row.priority, row.available_at, row.id))
-        chosen = _choose(orders, heads)
-        rows = {row.id: row for row in store.lock_available(tx, sorted(chosen))} if chosen else {}
+    memory = flows.here(tx).heads
+    bounds = {flow_id: memory.bound(flow_id) for flow_id in wanted}
+    chosen, rows = _look(tx, orders, wanted, bounds, lost)
+    if sum(order.open for order in orders) > len(rows) and any(bound != LOWEST for bound in bounds.values()):
+        # too little from there on: look at everything, unless this has locked what it found
+        for flow_id in wanted:
+            memory.forget(flow_id)
+        if not rows:
+            bounds = dict.fromkeys(wanted, LOWEST)
+            chosen, rows = _look(tx, orders, wanted, bounds, lost)
     taken = _write(tx, {job_id: chosen[job_id] for job_id in chosen if job_id in rows}, grant)
     for job_id, order in chosen.items():  # in the order of the heads, which is the order of the answer
         if job_id in taken:
             order.got[job_id] = rows[job_id]
+    _remember(tx, [rows[job_id] for job_id in taken], bounds)
     missed = chosen.keys() - taken
     lost |= missed
     return bool(missed)
+
+
+def _look(
+    tx: Tx,
+    orders: list[Order],
+    wanted: dict[int, int],
+    bounds: dict[int, Place],
+    lost: set[bytes],
+) -> tuple[dict[bytes, Order], dict[bytes, Any]]:
+    """Who is to get what, and the rows of it that are locked now."""
+    if len(wanted) == 1:
+        ((flow_id, most),) = wanted.items()
+        rows = {row.id: row for row in store.lock_heads(tx, flow_id, most, bounds[flow_id])}
+        return _choose(orders, {flow_id: [(row.priority, row.available_at, row.id) for row in rows.values()]}), rows
+    heads: Heads = defaultdict(list)
+    deeper = {flow_id: most + len(lost) for flow_id, most in wanted.items()}
+    for row in store.select_heads(tx, deeper, bounds):
+        if row.id not in lost:
+            heads[row.flow_id].append((row.priority, row.available_at, row.id))
+    chosen = _choose(orders, heads)
+    return chosen, {row.id: row for row in store.lock_available(tx, sorted(chosen))} if chosen else {}
+
+
+def _remember(tx: Tx, rows: list[Any], bounds: dict[int, Place]) -> None:
+    """After the commit: the next look begins where this one found work."""
+    heads: dict[int, Place] = {}
+    for row in rows:
+        place = (row.priority, row.available_at)
+        heads[row.flow_id] = min(place, heads.get(row.flow_id, place))
+    if heads:
+        memory = flows.here(tx).heads
+        tx.on_commit(lambda: memory.seen(heads, bounds))
 
 
 def _choose(orders: list[Order], heads: Heads) -> dict[bytes, Order]:
@@ -130,7 +164,9 @@ def _write(tx: Tx, orders: dict[bytes, Order], grant: Grant) -> set[bytes]:
         return set()
     ids = sorted(orders)
     written = store.update_claimed(
-        tx, ids, grant.digest,
+        tx,
+        ids,
+        grant.digest,
         {job_id: order.claim.worker for job_id, order in orders.items()},
         {job_id: order.claim.lease for job_id, order in orders.items()},
     )

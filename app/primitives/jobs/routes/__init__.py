@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from app.primitives.jobs.routes import control, queues, work
+from app.primitives.jobs.routes.control import router as control
+from app.primitives.jobs.routes.queues import router as queues
+from app.primitives.jobs.routes.work import router as work
 
 # fixed paths before those with an id, or `/v1/jobs/batch` would be looked up as a job
 router = APIRouter()
-router.include_router(work.router)
-router.include_router(control.router)
-router.include_router(queues.router)
+for part in (work, control, queues):
+    router.include_router(part)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 from uuid import UUID
 
 from app.clock import micros
@@ -31,7 +32,7 @@ from app.reservations import settlement_digest
 DEFAULT_LEASE_SECONDS = 60.0
 
 
-def caller_of(call: Call) -> Caller:
+def caller_of(call: Call[Any, Any]) -> Caller:
     return Caller(call.principal, call.request_id, call.traceparent)
 
 
@@ -39,11 +40,18 @@ def new_job(body: EnqueueJob) -> NewJob:
     """The id is made here, before anything is tried: it is what the command is known by."""
     key = body.idempotency_key
     return NewJob(
-        id=new_id(), flow=(body.queue, body.type, body.schema_version), payload=body.payload, priority=body.priority,
-        available_at=body.available_at, delay=_micros(body.delay_seconds), max_attempts=body.max_attempts,
-        timeout=_micros(body.timeout_seconds), retry_until=body.retry_until,
+        id=new_id(),
+        flow=(body.queue, body.type, body.schema_version),
+        payload=body.payload,
+        priority=body.priority,
+        available_at=body.available_at,
+        delay=_micros(body.delay_seconds),
+        max_attempts=body.max_attempts,
+        timeout=_micros(body.timeout_seconds),
+        retry_until=body.retry_until,
         key_digest=None if key is None else hashlib.sha256(key.encode()).digest(),
-        fingerprint=None if key is None else _fingerprint(body), correlation_id=body.correlation_id,
+        fingerprint=None if key is None else _fingerprint(body),
+        correlation_id=body.correlation_id,
         parent_operation_id=body.parent_operation_id,
     )
 
@@ -51,8 +59,18 @@ def new_job(body: EnqueueJob) -> NewJob:
 def _fingerprint(body: EnqueueJob) -> bytes:
     """Over everything that was sent but the key, the payload as bytes."""
     return settlement_digest(
-        body.queue, body.type, body.schema_version, body.payload, body.priority, body.available_at, body.delay_seconds,
-        body.max_attempts, body.timeout_seconds, body.retry_until, body.correlation_id, body.parent_operation_id,
+        body.queue,
+        body.type,
+        body.schema_version,
+        body.payload,
+        body.priority,
+        body.available_at,
+        body.delay_seconds,
+        body.max_attempts,
+        body.timeout_seconds,
+        body.retry_until,
+        body.correlation_id,
+        body.parent_operation_id,
     )
 
 
@@ -64,7 +82,11 @@ def claim(body: ClaimJobs, caller: Caller) -> Claim:
     return Claim(
         queues=tuple(dict.fromkeys(body.queues)),
         handlers=tuple((handler.type, tuple(handler.schema_versions)) for handler in body.handlers or ()),
-        worker=body.worker, limit=body.limit, lease=micros(body.lease_seconds), caller=caller, claim_id=body.claim_id,
+        worker=body.worker,
+        limit=body.limit,
+        lease=micros(body.lease_seconds),
+        caller=caller,
+        claim_id=body.claim_id,
     )
 
 
@@ -75,9 +97,16 @@ def beat(job_id: str, body: HeartbeatJob) -> Beat:
 
 def settlement(item: SettleItem) -> Settlement:
     return _settlement(
-        item.id, item.token, item.outcome, result=item.result, category=item.category, message=item.message,
-        reference=item.reference, retry=bool(item.retry), delay=item.retry_after_seconds if item.delay_seconds is None
-        else item.delay_seconds, reason=item.reason,
+        item.id,
+        item.token,
+        item.outcome,
+        result=item.result,
+        category=item.category,
+        message=item.message,
+        reference=item.reference,
+        retry=bool(item.retry),
+        delay=item.retry_after_seconds if item.delay_seconds is None else item.delay_seconds,
+        reason=item.reason,
     )
 
 
@@ -87,8 +116,14 @@ def completed(job_id: str, body: CompleteJob) -> Settlement:
 
 def failed(job_id: str, body: FailJob) -> Settlement:
     return _settlement(
-        job_id, body.token, Outcome.FAILED, category=body.category, message=body.message, reference=body.reference,
-        retry=body.retry, delay=body.retry_after_seconds,
+        job_id,
+        body.token,
+        Outcome.FAILED,
+        category=body.category,
+        message=body.message,
+        reference=body.reference,
+        retry=body.retry,
+        delay=body.retry_after_seconds,
     )
 
 
@@ -108,7 +143,10 @@ def _settlement(job_id: str, token: str, outcome: Outcome, **content: object) ->
     filled = {name: content.get(name) for name in ("result", "category", "message", "reference", "retry", "reason")}
     digest = settlement_digest(outcome.value, *(_plain(value) for value in filled.values()), _plain(delay))
     return Settlement(
-        id=UUID(job_id).bytes, token=token, outcome=outcome, digest=digest,
+        id=UUID(job_id).bytes,
+        token=token,
+        outcome=outcome,
+        digest=digest,
         delay=None if delay is None else micros(delay),  # type: ignore[arg-type]  # a number, from the schema
         **{**filled, "retry": bool(filled["retry"])},  # type: ignore[arg-type]  # typed by the schemas above
     )

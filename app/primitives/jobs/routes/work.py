@@ -57,8 +57,13 @@ JOB = {"job_id": IdText}
 
 
 @router.post(
-    "", name="enqueue_job", status_code=201, requires=Role.PRODUCER, answers=EnqueuedJob,
-    refuses=(IDEMPOTENCY_CONFLICT, QUEUE_FULL), also={200: "The job that this idempotency key made before."},
+    "",
+    name="enqueue_job",
+    status_code=201,
+    requires=Role.PRODUCER,
+    answers=EnqueuedJob,
+    refuses=(IDEMPOTENCY_CONFLICT, QUEUE_FULL),
+    also={200: "The job that this idempotency key made before."},
     response_description="The job is on disk.",
 )
 async def enqueue_job(call: Call[EnqueueJob]) -> Answer:
@@ -85,12 +90,16 @@ async def enqueue_jobs(call: Call[EnqueueBatch]) -> Answer:
     call.principal.require_names([body.queue for body in bodies])
     command = Enqueue(tuple(commands.new_job(body) for body in bodies), commands.caller_of(call))
     outcomes = await call.runtime.lane("jobs.enqueue").submit(command, weight=len(bodies), size=call.body_size)
-    return Answer({"results": [
-        {"status": outcome.http_status, "job": None, "problem": problem_of(outcome, call.request_id)}
-        if isinstance(outcome, Refusal)
-        else {"status": 200 if outcome.replayed else 201, "job": _enqueued(outcome), "problem": None}
-        for outcome in outcomes
-    ]})
+    return Answer(
+        {
+            "results": [
+                {"status": outcome.http_status, "job": None, "problem": problem_of(outcome, call.request_id)}
+                if isinstance(outcome, Refusal)
+                else {"status": 200 if outcome.replayed else 201, "job": _enqueued(outcome), "problem": None}
+                for outcome in outcomes
+            ]
+        }
+    )
 
 
 def _enqueued(outcome: Enqueued) -> dict[str, Any]:
@@ -115,10 +124,14 @@ async def claim_jobs(call: Call[ClaimJobs]) -> Answer:
     settled: list[dict[str, Any]] = []
     if body.settlements:
         items = tuple(commands.settlement(item) for item in body.settlements)
-        outcomes = await call.runtime.lane("jobs.settle").submit(Settle(items, caller), weight=len(items), size=call.body_size)
+        outcomes = await call.runtime.lane("jobs.settle").submit(
+            Settle(items, caller), weight=len(items), size=call.body_size
+        )
         settled = _settled_results(items, outcomes, call.request_id)
     gone = call.gone
-    claimed = await call.runtime.desks["jobs"].claim(commands.claim(body, caller), body.wait_seconds, lambda: bool(gone))
+    claimed = await call.runtime.desks["jobs"].claim(
+        commands.claim(body, caller), body.wait_seconds, lambda: bool(gone)
+    )
     claimed = claimed or Claimed()
     return Answer(
         {"jobs": [_granted(grant) for grant in claimed.grants], "replayed": claimed.replayed, "settled": settled},
@@ -129,16 +142,25 @@ async def claim_jobs(call: Call[ClaimJobs]) -> Answer:
 def _granted(grant: Any) -> dict[str, Any]:
     queue, type_, version = grant.flow
     return {
-        "id": id_text(grant.id), "queue": queue, "type": type_, "schema_version": version,
-        "payload": msgspec.Raw(grant.payload), "priority": grant.priority, "attempt": grant.attempt,
-        "max_attempts": grant.max_attempts, "timeout_seconds": seconds(grant.timeout),
-        "correlation_id": grant.correlation_id, "parent_operation_id": grant.parent_operation_id,
+        "id": id_text(grant.id),
+        "queue": queue,
+        "type": type_,
+        "schema_version": version,
+        "payload": msgspec.Raw(grant.payload),
+        "priority": grant.priority,
+        "attempt": grant.attempt,
+        "max_attempts": grant.max_attempts,
+        "timeout_seconds": seconds(grant.timeout),
+        "correlation_id": grant.correlation_id,
+        "parent_operation_id": grant.parent_operation_id,
         "traceparent": grant.traceparent,
         "reservation": {"token": grant.token, "fence": grant.fence, "expires_at": to_text(grant.expires_at)},
     }
 
 
-@router.post("/{job_id}/heartbeat", name="heartbeat_job", requires=Role.WORKER, answers=Heartbeat, path=JOB, refuses=LOST[:2])
+@router.post(
+    "/{job_id}/heartbeat", name="heartbeat_job", requires=Role.WORKER, answers=Heartbeat, path=JOB, refuses=LOST[:2]
+)
 async def heartbeat_job(call: Call[HeartbeatJob]) -> Answer:
     """Extend a reservation.
 
@@ -163,29 +185,44 @@ async def heartbeat_jobs(call: Call[HeartbeatBatch]) -> Answer:
     command = Renew(tuple(commands.beat(item.id, item) for item in items), commands.caller_of(call))
     outcomes = await call.runtime.lane("jobs.renew").submit(command, weight=len(items))
     nothing = {"expires_at": None, "cancel_requested": False, "cancel_reason": None, "release_requested": False}
-    return Answer({"results": [
-        {"status": outcome.http_status, "id": item.id, **nothing, "problem": problem_of(outcome, call.request_id)}
-        if isinstance(outcome, Refusal)
-        else {"status": 200, "id": item.id, **_beaten(outcome), "problem": None}
-        for item, outcome in zip(items, outcomes, strict=True)
-    ]})
+    return Answer(
+        {
+            "results": [
+                {
+                    "status": outcome.http_status,
+                    "id": item.id,
+                    **nothing,
+                    "problem": problem_of(outcome, call.request_id),
+                }
+                if isinstance(outcome, Refusal)
+                else {"status": 200, "id": item.id, **_beaten(outcome), "problem": None}
+                for item, outcome in zip(items, outcomes, strict=True)
+            ]
+        }
+    )
 
 
 def _check_progress(body: HeartbeatJob, pointer: str) -> None:
     if body.progress is not None and len(body.progress) > MOST_PROGRESS_BYTES:
-        raise Refusal(PAYLOAD_TOO_LARGE, "The progress is too large.", errors=(
-            FieldError(pointer, f"must have at most {MOST_PROGRESS_BYTES} bytes"),
-        ))
+        raise Refusal(
+            PAYLOAD_TOO_LARGE,
+            "The progress is too large.",
+            errors=(FieldError(pointer, f"must have at most {MOST_PROGRESS_BYTES} bytes"),),
+        )
 
 
 def _beaten(renewed: Renewed) -> dict[str, Any]:
     return {
-        "expires_at": to_text(renewed.expires_at), "cancel_requested": renewed.cancel_requested,
-        "cancel_reason": renewed.cancel_reason, "release_requested": renewed.release_requested,
+        "expires_at": to_text(renewed.expires_at),
+        "cancel_requested": renewed.cancel_requested,
+        "cancel_reason": renewed.cancel_reason,
+        "release_requested": renewed.release_requested,
     }
 
 
-@router.post("/{job_id}/complete", name="complete_job", requires=Role.WORKER, answers=SettledJob, path=JOB, refuses=LOST)
+@router.post(
+    "/{job_id}/complete", name="complete_job", requires=Role.WORKER, answers=SettledJob, path=JOB, refuses=LOST
+)
 async def complete_job(call: Call[CompleteJob]) -> Answer:
     """Say that the work is done.
 
@@ -204,7 +241,9 @@ async def fail_job(call: Call[FailJob]) -> Answer:
     return await _settle(call, commands.failed(call.path["job_id"], call.body))
 
 
-@router.post("/{job_id}/unknown", name="mark_job_unknown", requires=Role.WORKER, answers=SettledJob, path=JOB, refuses=LOST)
+@router.post(
+    "/{job_id}/unknown", name="mark_job_unknown", requires=Role.WORKER, answers=SettledJob, path=JOB, refuses=LOST
+)
 async def mark_job_unknown(call: Call[UnknownJob]) -> Answer:
     """Say that the effect may or may not have happened.
 
@@ -233,7 +272,9 @@ async def settle_jobs(call: Call[SettleBatch]) -> Answer:
 
 
 async def _settle(call: Call[Any], item: Settlement) -> Answer:
-    (outcome,) = await call.runtime.lane("jobs.settle").submit(Settle((item,), commands.caller_of(call)), size=call.body_size)
+    (outcome,) = await call.runtime.lane("jobs.settle").submit(
+        Settle((item,), commands.caller_of(call)), size=call.body_size
+    )
     if isinstance(outcome, Refusal):
         raise outcome
     return Answer(_settled(outcome))
@@ -241,13 +282,18 @@ async def _settle(call: Call[Any], item: Settlement) -> Answer:
 
 def _settled(settled: Settled) -> dict[str, Any]:
     return {
-        "id": id_text(settled.id), "state": settled.state.text, "attempt": settled.attempt,
-        "available_at": None if settled.available_at is None else to_text(settled.available_at), "replayed": settled.replayed,
+        "id": id_text(settled.id),
+        "state": settled.state.text,
+        "attempt": settled.attempt,
+        "available_at": None if settled.available_at is None else to_text(settled.available_at),
+        "replayed": settled.replayed,
     }
 
 
 def _settled_results(
-    items: Sequence[Settlement], outcomes: Sequence[Settled | Refusal], request_id: str,
+    items: Sequence[Settlement],
+    outcomes: Sequence[Settled | Refusal],
+    request_id: str,
 ) -> list[dict[str, Any]]:
     nothing = {"state": None, "attempt": None, "available_at": None, "replayed": False}
     return [

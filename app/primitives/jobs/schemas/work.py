@@ -34,19 +34,31 @@ class EnqueueJob(Body):
     """One job. What is left out comes from the settings."""
 
     queue: Name = Field(description="The queue; it comes to be with its first job.", examples=["mail"])
-    type: Name = Field(description="What kind of work it is; workers name the types that they handle.", examples=["mail.send"])
-    schema_version: Version = Field(1, description="Version of the payload's shape; workers name the versions that they handle.")
-    payload: OpaqueJson = Field(description="Any JSON value, stored and handed out byte for byte.", examples=[{"to": "ada@example.org"}])
+    type: Name = Field(
+        description="What kind of work it is; workers name the types that they handle.", examples=["mail.send"]
+    )
+    schema_version: Version = Field(
+        1, description="Version of the payload's shape; workers name the versions that they handle."
+    )
+    payload: OpaqueJson = Field(
+        description="Any JSON value, stored and handed out byte for byte.", examples=[{"to": "ada@example.org"}]
+    )
     priority: int = Field(0, ge=-1000, le=1000, description="Smaller runs first.")
     available_at: Moment | None = Field(None, description="Not before this moment. Not together with `delay_seconds`.")
-    delay_seconds: Seconds | None = Field(None, description="Not before so many seconds from now. Not together with `available_at`.")
+    delay_seconds: Seconds | None = Field(
+        None, description="Not before so many seconds from now. Not together with `available_at`."
+    )
     max_attempts: int | None = Field(None, ge=1, le=1000, description="How often it is tried at most.")
     timeout_seconds: float | None = Field(
-        None, ge=1, le=604_800, description="Ceiling of one attempt, counted from its claim, whatever its heartbeats say."
+        None,
+        ge=1,
+        le=604_800,
+        description="Ceiling of one attempt, counted from its claim, whatever its heartbeats say.",
     )
     retry_until: Moment | None = Field(None, description="No attempt is planned after this moment.")
     idempotency_key: Key | None = Field(
-        None, description="A repeat with the same key and content gives the same job; other content is a conflict.",
+        None,
+        description="A repeat with the same key and content gives the same job; other content is a conflict.",
         examples=["order-123-mail"],
     )
     correlation_id: Reference | None = Field(None, description="Yours, to find related work by.")
@@ -100,9 +112,13 @@ class SettleItem(Body):
     token: Token
     outcome: Outcome
     result: OpaqueJson | None = Field(None, description="For `succeeded`: any JSON value, kept byte for byte.")
-    category: Name | None = Field(None, description="For `failed` and `unknown` (needed): a stable class of the failure.")
+    category: Name | None = Field(
+        None, description="For `failed` and `unknown` (needed): a stable class of the failure."
+    )
     message: Note | None = Field(None, description="For `failed` and `unknown`: for people, up to 2000 characters.")
-    reference: Reference | None = Field(None, description="For `failed` and `unknown`: where more is known, such as a trace.")
+    reference: Reference | None = Field(
+        None, description="For `failed` and `unknown`: where more is known, such as a trace."
+    )
     retry: bool | None = Field(None, description="For `failed` (needed): whether repeating is safe.")
     retry_after_seconds: Seconds | None = Field(None, description="For `failed` with `retry`: instead of the backoff.")
     reason: ReleaseReason | None = Field(None, description="For `released` (needed).")
@@ -147,9 +163,12 @@ class ClaimJobs(Body):
     worker: Label = Field(description="A label for people; it gives no authority.", examples=["mailer-7"])
     limit: int = Field(1, ge=1, le=100, description="At most so many jobs.")
     lease_seconds: float = Field(60, ge=5, le=3600, description="How long the reservations hold without a heartbeat.")
-    wait_seconds: float = Field(0, ge=0, le=30, description="Wait so long for work; the answer comes as soon as there is some.")
+    wait_seconds: float = Field(
+        0, ge=0, le=30, description="Wait so long for work; the answer comes as soon as there is some."
+    )
     claim_id: ClaimId | None = Field(
-        None, description="Unguessable and fresh for each claim: the same claim sent again gives the same grants while they are held."
+        None,
+        description="Unguessable and fresh for each claim: the same claim sent again gives the same grants while they are held.",
     )
     settlements: Annotated[list[SettleItem], Field(max_length=MOST_ITEMS)] | None = Field(
         None, description="Results of earlier work; committed before the wait begins, whatever the claim brings."
@@ -213,7 +232,9 @@ class HeartbeatJob(Body):
 
     token: Token
     lease_seconds: float | None = Field(None, ge=5, le=3600, description="From now on; 60 if left out.")
-    progress: OpaqueJson | None = Field(None, description="Any small JSON value (at most 4 KiB), shown to whoever reads the job.")
+    progress: OpaqueJson | None = Field(
+        None, description="Any small JSON value (at most 4 KiB), shown to whoever reads the job."
+    )
 
 
 class HeartbeatItem(HeartbeatJob):

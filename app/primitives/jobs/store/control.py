@@ -18,7 +18,6 @@ from app.primitives.jobs.store.values import IDS, Rows, assigned
 from app.primitives.jobs.tables import DUE_INDEX, job_contents, job_events, jobs, queues
 
 
-
 def _still(fences: Mapping[bytes, int], *states: State) -> Update:
     """An UPDATE of these jobs where they are still in one of these states, with the fence that was read."""
     return update(jobs).where(
@@ -81,13 +80,14 @@ def update_verdict(
     return tx.conn.execute(change, {"ids": list(fences)}).rowcount
 
 
-def select_newest_event(tx: Tx, job_id: bytes, kind: Kind | None = None) -> Mapping[str, Any] | None:
+def select_newest_event(tx: Tx, job_id: bytes, kind: Kind | None = None) -> dict[str, Any] | None:
     """The newest stored event of one job, or the newest of this kind; None if there is none. By the events' primary key."""
     query = select(job_events).where(job_events.c.job_id == job_id)
     if kind is not None:
         query = query.where(job_events.c.kind == kind.value)
     newest = query.order_by(job_events.c.at.desc(), job_events.c.id.desc()).limit(1)
-    return tx.conn.execute(newest).mappings().one_or_none()
+    found = tx.conn.execute(newest).mappings().one_or_none()
+    return None if found is None else {str(name): value for name, value in found.items()}
 
 
 def select_references(tx: Tx, ids: Sequence[bytes]) -> Rows:

@@ -25,14 +25,21 @@ from app.primitives.jobs.tables import (
 
 def lock_due(tx: Tx, state: State, most: int) -> Rows:
     """Jobs in `state` that are due, the longest due first, that nobody else holds; by the due index."""
-    query = select(*HOT).where(jobs.c.state == int(state), jobs.c.due_at <= tx.now).order_by(jobs.c.due_at, jobs.c.id).limit(most)
+    query = (
+        select(*HOT)
+        .where(jobs.c.state == int(state), jobs.c.due_at <= tx.now)
+        .order_by(jobs.c.due_at, jobs.c.id)
+        .limit(most)
+    )
     return tx.conn.execute(tx.dialect.lock_free(tx.dialect.force_index(query, jobs, DUE_INDEX))).all()
 
 
 def update_promoted(tx: Tx, ids: Sequence[bytes]) -> int:
     """scheduled -> available, where due."""
-    change = update(jobs).where(jobs.c.id.in_(IDS), jobs.c.state == State.SCHEDULED, jobs.c.due_at <= tx.now).values(
-        state=State.AVAILABLE, due_at=None
+    change = (
+        update(jobs)
+        .where(jobs.c.id.in_(IDS), jobs.c.state == State.SCHEDULED, jobs.c.due_at <= tx.now)
+        .values(state=State.AVAILABLE, due_at=None)
     )
     return tx.conn.execute(change, {"ids": list(ids)}).rowcount
 
@@ -40,8 +47,13 @@ def update_promoted(tx: Tx, ids: Sequence[bytes]) -> int:
 def delete_jobs(tx: Tx, ids: Sequence[bytes]) -> None:
     """Everything there is of these jobs, the hot row last."""
     for column in (
-        job_contents.c.job_id, job_results.c.job_id, job_progress.c.job_id, job_keys.c.job_id, job_refs.c.job_id,
-        job_events.c.job_id, jobs.c.id,
+        job_contents.c.job_id,
+        job_results.c.job_id,
+        job_progress.c.job_id,
+        job_keys.c.job_id,
+        job_refs.c.job_id,
+        job_events.c.job_id,
+        jobs.c.id,
     ):
         tx.conn.execute(delete(column.table).where(column.in_(IDS)), {"ids": list(ids)})
 

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Select, bindparam, delete, func, select
 
 from app.db.tx import Tx
-from app.primitives.jobs.store.work import Rows
+from app.primitives.jobs.store.values import Rows
 from app.primitives.jobs.tables import CLAIM_INDEX, job_figures, job_workers, jobs
 
 MOST_WORKERS = 1000

@@ -13,10 +13,19 @@ from app.primitives.jobs.model import State
 from app.primitives.jobs.store.values import IDS, Rows, by_id, per_row, values_for
 from app.primitives.jobs.tables import job_events, job_progress, job_results, jobs
 
-_HELD = by_id(select(
-    jobs.c.id, jobs.c.flow_id, jobs.c.state, jobs.c.due_at, jobs.c.fence, jobs.c.attempt, jobs.c.claimed_at,
-    jobs.c.grant_digest, jobs.c.settlement_digest,
-))
+_HELD = by_id(
+    select(
+        jobs.c.id,
+        jobs.c.flow_id,
+        jobs.c.state,
+        jobs.c.due_at,
+        jobs.c.fence,
+        jobs.c.attempt,
+        jobs.c.claimed_at,
+        jobs.c.grant_digest,
+        jobs.c.settlement_digest,
+    )
+)
 
 
 def live(tx: Tx) -> ColumnElement[bool]:
@@ -33,7 +42,11 @@ def lock_jobs(tx: Tx, ids: Sequence[bytes]) -> Rows:
 
 
 def update_succeeded(
-    tx: Tx, grants: Sequence[bytes], settlements: Mapping[bytes, bytes], requests: Mapping[bytes, str], purge: Mapping[bytes, int],
+    tx: Tx,
+    grants: Sequence[bytes],
+    settlements: Mapping[bytes, bytes],
+    requests: Mapping[bytes, str],
+    purge: Mapping[bytes, int],
 ) -> int:
     """running -> succeeded, for the newest unexpired reservation only. Keys of the mappings: job ids."""
     own_digest, digest = values_for("settlement_digest", settlements)
@@ -46,18 +59,35 @@ def update_succeeded(
 
 @lru_cache(maxsize=256)
 def _succeeding(own_digest: int, own_request: int, own_purge: int) -> Any:
-    return update(jobs).where(
-        jobs.c.id.in_(IDS), jobs.c.state == State.RUNNING, jobs.c.grant_digest.in_(bindparam("grants", expanding=True))
-    ).values(
-        state=State.SUCCEEDED, ended_at=bindparam("now", type_=jobs.c.ended_at.type), due_at=per_row(jobs.c.due_at, own_purge),
-        settlement_digest=per_row(jobs.c.settlement_digest, own_digest),
-        ended_request_id=per_row(jobs.c.ended_request_id, own_request),
+    return (
+        update(jobs)
+        .where(
+            jobs.c.id.in_(IDS),
+            jobs.c.state == State.RUNNING,
+            jobs.c.grant_digest.in_(bindparam("grants", expanding=True)),
+        )
+        .values(
+            state=State.SUCCEEDED,
+            ended_at=bindparam("now", type_=jobs.c.ended_at.type),
+            due_at=per_row(jobs.c.due_at, own_purge),
+            settlement_digest=per_row(jobs.c.settlement_digest, own_digest),
+            ended_request_id=per_row(jobs.c.ended_request_id, own_request),
+        )
     )
 
 
 _MOVED = (
-    "state", "due_at", "available_at", "attempt", "lease_losses", "releases", "throttles", "ended_at", "category",
-    "settlement_digest", "ended_request_id",
+    "state",
+    "due_at",
+    "available_at",
+    "attempt",
+    "lease_losses",
+    "releases",
+    "throttles",
+    "ended_at",
+    "category",
+    "settlement_digest",
+    "ended_request_id",
 )
 
 
@@ -70,13 +100,17 @@ def update_settled(tx: Tx, moves: Sequence[Mapping[str, Any]]) -> int:
 def update_abandoned(tx: Tx, moves: Sequence[Mapping[str, Any]]) -> int:
     """running -> whatever each move says, for a reservation whose lease has ended."""
     change = _move().where(jobs.c.due_at <= tx.now)
-    return tx.conn.execute(change, [{key: value for key, value in move.items() if key != "b_grant"} for move in moves]).rowcount
+    return tx.conn.execute(
+        change, [{key: value for key, value in move.items() if key != "b_grant"} for move in moves]
+    ).rowcount
 
 
 def _move() -> Any:
-    return update(jobs).where(
-        jobs.c.id == bindparam("b_id"), jobs.c.state == State.RUNNING, jobs.c.fence == bindparam("b_fence")
-    ).values({name: bindparam(f"b_{name}", type_=jobs.c[name].type) for name in _MOVED})
+    return (
+        update(jobs)
+        .where(jobs.c.id == bindparam("b_id"), jobs.c.state == State.RUNNING, jobs.c.fence == bindparam("b_fence"))
+        .values({name: bindparam(f"b_{name}", type_=jobs.c[name].type) for name in _MOVED})
+    )
 
 
 def select_running(tx: Tx, ids: Sequence[bytes]) -> set[bytes]:
@@ -95,18 +129,27 @@ def insert_events(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def select_events_of_grants(tx: Tx, ids: Sequence[bytes], grants: Sequence[bytes]) -> Rows:
     """How earlier reservations of these jobs ended."""
-    query = select(job_events).where(
-        job_events.c.job_id.in_(IDS), job_events.c.grant_digest.in_(bindparam("grants", expanding=True))
-    ).order_by(job_events.c.job_id, job_events.c.id)
+    query = (
+        select(job_events)
+        .where(job_events.c.job_id.in_(IDS), job_events.c.grant_digest.in_(bindparam("grants", expanding=True)))
+        .order_by(job_events.c.job_id, job_events.c.id)
+    )
     return tx.conn.execute(query, {"ids": list(ids), "grants": list(grants)}).all()
 
 
 def update_renewed(tx: Tx, ids: Sequence[bytes], grants: Sequence[bytes], lease: int) -> int:
     """Extend leases to now + `lease`, never past the attempt's ceiling and never back."""
     ceiling = jobs.c.claimed_at + jobs.c.timeout_micros
-    change = update(jobs).where(
-        jobs.c.id.in_(IDS), jobs.c.state == State.RUNNING, jobs.c.grant_digest.in_(bindparam("grants", expanding=True)), live(tx)
-    ).values(due_at=case((ceiling < tx.now + lease, ceiling), else_=tx.now + lease))
+    change = (
+        update(jobs)
+        .where(
+            jobs.c.id.in_(IDS),
+            jobs.c.state == State.RUNNING,
+            jobs.c.grant_digest.in_(bindparam("grants", expanding=True)),
+            live(tx),
+        )
+        .values(due_at=case((ceiling < tx.now + lease, ceiling), else_=tx.now + lease))
+    )
     return tx.conn.execute(change, {"ids": list(ids), "grants": list(set(grants))}).rowcount
 
 
@@ -116,7 +159,9 @@ def upsert_progress(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def select_cancel_reasons(tx: Tx, ids: Sequence[bytes]) -> Rows:
     """The requests to cancel of these jobs, oldest first."""
-    query = select(job_events.c.job_id, job_events.c.message).where(
-        job_events.c.job_id.in_(IDS), job_events.c.kind == "cancel_requested"
-    ).order_by(job_events.c.job_id, job_events.c.id)
+    query = (
+        select(job_events.c.job_id, job_events.c.message)
+        .where(job_events.c.job_id.in_(IDS), job_events.c.kind == "cancel_requested")
+        .order_by(job_events.c.job_id, job_events.c.id)
+    )
     return tx.conn.execute(query, {"ids": list(ids)}).all()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, bindparam, case, literal
+from sqlalchemy import BindParameter, ColumnElement, Row, Select, bindparam, case, literal
 
 from app.primitives.jobs.tables import jobs
 
-Rows = Sequence[Row[Any]]
-IDS = bindparam("ids", expanding=True)
+Rows = Sequence[Row[*tuple[Any, ...]]]
+IDS: BindParameter[Any] = bindparam("ids", expanding=True)
 HOT = tuple(jobs.c)
 
 

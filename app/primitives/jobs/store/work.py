@@ -9,7 +9,6 @@ from typing import Any
 from sqlalchemy import (
     ColumnElement,
     Integer,
-    Row,
     Select,
     bindparam,
     case,
@@ -41,25 +40,43 @@ MOST_PARTS = 100  # of one UNION; SQLite takes 500
 
 _LOCKED = by_id(select(*HOT))
 # only what the verb reads: decoding columns is what a claim or a settlement costs most
-_FREE = by_id(select(
-    jobs.c.id, jobs.c.flow_id, jobs.c.priority, jobs.c.fence, jobs.c.attempt, jobs.c.max_attempts, jobs.c.timeout_micros,
-)).where(jobs.c.state == State.AVAILABLE)
+_FREE = by_id(
+    select(
+        jobs.c.id,
+        jobs.c.flow_id,
+        jobs.c.priority,
+        jobs.c.fence,
+        jobs.c.attempt,
+        jobs.c.max_attempts,
+        jobs.c.timeout_micros,
+        jobs.c.available_at,
+    )
+).where(jobs.c.state == State.AVAILABLE)
 # -- flows and queues ------------------------------------------------------------------------------------------------------
 
 
 def select_flows(tx: Tx) -> Rows:
     """All flows with their queue's pause, limit and retention; a small table."""
-    return tx.conn.execute(select(
-        flows.c.id, flows.c.queue, flows.c.type, flows.c.schema_version,
-        queues.c.paused_at, queues.c.max_depth, queues.c.retention_seconds,
-    ).join(queues, queues.c.name == flows.c.queue)).all()
+    return tx.conn.execute(
+        select(
+            flows.c.id,
+            flows.c.queue,
+            flows.c.type,
+            flows.c.schema_version,
+            queues.c.paused_at,
+            queues.c.max_depth,
+            queues.c.retention_seconds,
+        ).join(queues, queues.c.name == flows.c.queue)
+    ).all()
 
 
 def select_flows_of(tx: Tx, names: Sequence[str]) -> Rows:
     """The flows of these queues that are not paused."""
-    query = select(flows.c.id, flows.c.queue, flows.c.type, flows.c.schema_version).join(
-        queues, queues.c.name == flows.c.queue
-    ).where(flows.c.queue.in_(bindparam("names", expanding=True)), queues.c.paused_at.is_(None))
+    query = (
+        select(flows.c.id, flows.c.queue, flows.c.type, flows.c.schema_version)
+        .join(queues, queues.c.name == flows.c.queue)
+        .where(flows.c.queue.in_(bindparam("names", expanding=True)), queues.c.paused_at.is_(None))
+    )
     return tx.conn.execute(query, {"names": list(names)}).all()
 
 
@@ -74,17 +91,23 @@ def insert_missing_flows(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> None:
 def select_busy_flows(tx: Tx, names: Sequence[str]) -> Rows:
     """The flows of these queues that have available work and are not paused; one index look per flow."""
     work = select(literal(1)).where(jobs.c.flow_id == flows.c.id, jobs.c.state == State.AVAILABLE).limit(1).exists()
-    query = select(flows.c.queue, flows.c.type, flows.c.schema_version).join(
-        queues, queues.c.name == flows.c.queue
-    ).where(flows.c.queue.in_(bindparam("names", expanding=True)), queues.c.paused_at.is_(None), work)
+    query = (
+        select(flows.c.queue, flows.c.type, flows.c.schema_version)
+        .join(queues, queues.c.name == flows.c.queue)
+        .where(flows.c.queue.in_(bindparam("names", expanding=True)), queues.c.paused_at.is_(None), work)
+    )
     return tx.conn.execute(query, {"names": list(names)}).all()
 
 
 def count_waiting(tx: Tx, flow_ids: Sequence[int], most: int) -> int:
     """How many jobs wait in these flows, counted up to `most`."""
-    some = select(literal(1)).select_from(jobs).where(
-        jobs.c.flow_id.in_(flow_ids), jobs.c.state.in_([State.AVAILABLE, State.SCHEDULED])
-    ).limit(most).subquery()
+    some = (
+        select(literal(1))
+        .select_from(jobs)
+        .where(jobs.c.flow_id.in_(flow_ids), jobs.c.state.in_([State.AVAILABLE, State.SCHEDULED]))
+        .limit(most)
+        .subquery()
+    )
     return int(tx.conn.execute(select(func.count()).select_from(some)).scalar_one())
 
 
@@ -125,44 +148,57 @@ def _in_order(query: Select[Any]) -> Select[Any]:
     return query.order_by(jobs.c.priority, jobs.c.available_at, jobs.c.id)
 
 
-def _open_head(columns: Sequence[ColumnElement[Any]], place: str) -> Select[Any]:
-    """Available jobs of one flow in order, none while its queue is paused. `place` names the parameters."""
+def _open_head(dialect: Dialect, columns: Sequence[ColumnElement[Any]], place: str) -> Select[Any]:
+    """Available jobs of one flow in order from a lower bound on, none while its queue is paused. `place` names the
+    parameters.
+    """
     flow = bindparam(f"flow{place}", type_=jobs.c.flow_id.type)
     # the queue is looked up once, not per row: it depends on the parameter alone
-    unpaused = select(literal(1)).select_from(flows).join(queues, queues.c.name == flows.c.queue).where(
-        flows.c.id == flow, queues.c.paused_at.is_(None)
-    ).exists()
-    head = select(*columns).where(jobs.c.flow_id == flow, jobs.c.state == State.AVAILABLE, unpaused)
-    return _in_order(head).limit(bindparam(f"most{place}", type_=Integer))
+    unpaused = (
+        select(literal(1))
+        .select_from(flows)
+        .join(queues, queues.c.name == flows.c.queue)
+        .where(flows.c.id == flow, queues.c.paused_at.is_(None))
+        .exists()
+    )
+    bound = dialect.at_or_after(
+        [jobs.c.priority, jobs.c.available_at],
+        [
+            bindparam(f"priority{place}", type_=jobs.c.priority.type),
+            bindparam(f"since{place}", type_=jobs.c.available_at.type),
+        ],
+    )
+    head = select(*columns).where(jobs.c.flow_id == flow, jobs.c.state == State.AVAILABLE, bound, unpaused)
+    return dialect.force_index(_in_order(head).limit(bindparam(f"most{place}", type_=Integer)), jobs, CLAIM_INDEX)
 
 
-_HEAD = _open_head((*_FREE.selected_columns, jobs.c.available_at), "")
+@lru_cache(maxsize=16)
+def _head(dialect: Dialect) -> Any:
+    return _open_head(dialect, tuple(_FREE.selected_columns), "")
 
 
 @lru_cache(maxsize=256)
 def _heads(dialect: Dialect, count: int) -> Any:
     columns = (jobs.c.flow_id, jobs.c.priority, jobs.c.available_at, jobs.c.id)
-    parts = [dialect.force_index(_open_head(columns, str(place)), jobs, CLAIM_INDEX).subquery() for place in range(count)]
+    parts = [_open_head(dialect, columns, str(place)).subquery() for place in range(count)]
     return union_all(*(select(part) for part in parts))
 
 
-def lock_heads(tx: Tx, flow_id: int, most: int) -> Rows:
+def lock_heads(tx: Tx, flow_id: int, most: int, bound: tuple[int, int]) -> Rows:
     """Lock the first so many available jobs of one flow that nobody else holds, in order, by the claim index."""
-    query = tx.dialect.lock_free(tx.dialect.force_index(_HEAD, jobs, CLAIM_INDEX))
-    return tx.conn.execute(query, {"flow": flow_id, "most": most}).all()
+    filled = {"flow": flow_id, "most": most, "priority": bound[0], "since": bound[1]}
+    return tx.conn.execute(tx.dialect.lock_free(_head(tx.dialect)), filled).all()
 
 
-def select_heads(tx: Tx, wanted: Mapping[int, int]) -> Rows:
-    """The first so many available jobs of each flow (flow id -> number), without a lock, by the claim index alone."""
-    pairs = list(wanted.items())
-    found: list[Row[Any]] = []
-    for start in range(0, len(pairs), MOST_PARTS):
-        part = pairs[start:start + MOST_PARTS]
-        filled: dict[str, int] = {}
-        for place, (flow_id, most) in enumerate(part):
-            filled[f"flow{place}"], filled[f"most{place}"] = flow_id, most
-        found += tx.conn.execute(_heads(tx.dialect, len(part)), filled)
-    return found
+def select_heads(tx: Tx, wanted: Mapping[int, int], bounds: Mapping[int, tuple[int, int]]) -> Rows:
+    """The first so many available jobs of each flow (flow id -> number) from its bound (priority, available_at) on, without
+    a lock, by the claim index alone.
+    """
+    filled: dict[str, int] = {}
+    for place, (flow_id, most) in enumerate(wanted.items()):
+        filled[f"flow{place}"], filled[f"most{place}"] = flow_id, most
+        filled[f"priority{place}"], filled[f"since{place}"] = bounds[flow_id]
+    return tx.conn.execute(_heads(tx.dialect, len(wanted)), filled).all()
 
 
 def lock_available(tx: Tx, ids: Sequence[bytes]) -> Rows:
@@ -170,7 +206,9 @@ def lock_available(tx: Tx, ids: Sequence[bytes]) -> Rows:
     return tx.conn.execute(tx.dialect.lock_free(_FREE), {"ids": list(ids)}).all()
 
 
-def update_claimed(tx: Tx, ids: Sequence[bytes], grant: bytes, workers: Mapping[bytes, str], leases: Mapping[bytes, int]) -> int:
+def update_claimed(
+    tx: Tx, ids: Sequence[bytes], grant: bytes, workers: Mapping[bytes, str], leases: Mapping[bytes, int]
+) -> int:
     """available -> running. The lease ends with the attempt's own ceiling at the latest. Keys of the mappings: job ids."""
     own_worker, worker = values_for("worker", workers)
     own_lease, lease = values_for("due_at", leases)
@@ -181,11 +219,20 @@ def update_claimed(tx: Tx, ids: Sequence[bytes], grant: bytes, workers: Mapping[
 @lru_cache(maxsize=256)  # building a statement costs more than running it
 def _claiming(own_worker: int, own_lease: int) -> Any:
     lease, now = per_row(jobs.c.due_at, own_lease), bindparam("now", type_=jobs.c.due_at.type)
-    return update(jobs).where(jobs.c.id.in_(IDS), jobs.c.state == State.AVAILABLE).values(
-        state=State.RUNNING, fence=jobs.c.fence + 1, attempt=jobs.c.attempt + 1, claimed_at=now,
-        grant_digest=bindparam("grant", type_=jobs.c.grant_digest.type), settlement_digest=None, cancel_requested_at=None,
-        worker=per_row(jobs.c.worker, own_worker),
-        due_at=now + case((jobs.c.timeout_micros < lease, jobs.c.timeout_micros), else_=lease),
+    return (
+        update(jobs)
+        .where(jobs.c.id.in_(IDS), jobs.c.state == State.AVAILABLE)
+        .values(
+            state=State.RUNNING,
+            fence=jobs.c.fence + 1,
+            attempt=jobs.c.attempt + 1,
+            claimed_at=now,
+            grant_digest=bindparam("grant", type_=jobs.c.grant_digest.type),
+            settlement_digest=None,
+            cancel_requested_at=None,
+            worker=per_row(jobs.c.worker, own_worker),
+            due_at=now + case((jobs.c.timeout_micros < lease, jobs.c.timeout_micros), else_=lease),
+        )
     )
 
 
@@ -198,7 +245,10 @@ def select_granted(tx: Tx, grants: Sequence[bytes], ids: Sequence[bytes]) -> Row
 def select_contents(tx: Tx, ids: Sequence[bytes]) -> Rows:
     """What a claim hands out besides the hot row."""
     query = select(
-        job_contents.c.job_id, job_contents.c.payload, job_contents.c.correlation_id, job_contents.c.parent_operation_id,
+        job_contents.c.job_id,
+        job_contents.c.payload,
+        job_contents.c.correlation_id,
+        job_contents.c.parent_operation_id,
         job_contents.c.traceparent,
     ).where(job_contents.c.job_id.in_(IDS))
     return tx.conn.execute(query, {"ids": list(ids)}).all()
@@ -206,7 +256,11 @@ def select_contents(tx: Tx, ids: Sequence[bytes]) -> Rows:
 
 def lock_claims(tx: Tx, digests: Sequence[bytes]) -> Rows:
     """The grants of earlier claims with these ids."""
-    query = select(job_claims).where(job_claims.c.digest.in_(bindparam("digests", expanding=True))).order_by(job_claims.c.digest)
+    query = (
+        select(job_claims)
+        .where(job_claims.c.digest.in_(bindparam("digests", expanding=True)))
+        .order_by(job_claims.c.digest)
+    )
     return tx.conn.execute(tx.dialect.lock(query), {"digests": list(digests)}).all()
 
 
@@ -217,5 +271,3 @@ def insert_claim(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def delete_claims(tx: Tx, digests: Sequence[bytes]) -> None:
     tx.conn.execute(delete(job_claims).where(job_claims.c.digest.in_(list(digests))))
-
-

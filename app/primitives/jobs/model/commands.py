@@ -1,0 +1,163 @@
+"""What producers and workers ask, and what they are answered."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+from app.primitives.jobs.model.records import Caller, Job
+from app.primitives.jobs.model.states import Flow, Outcome, ReleaseReason, State
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A job as enqueued. None means: by the settings. Durations and moments are microseconds."""
+
+    id: bytes
+    flow: Flow
+    payload: bytes
+    priority: int = 0
+    available_at: int | None = None
+    delay: int | None = None
+    max_attempts: int | None = None
+    timeout: int | None = None
+    retry_until: int | None = None
+    key_digest: bytes | None = None
+    fingerprint: bytes | None = None
+    correlation_id: str | None = None
+    parent_operation_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueue:
+    """One request's jobs. Outcome: one `Enqueued` or `Refusal` for each, in order."""
+
+    jobs: tuple[NewJob, ...]
+    caller: Caller
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    """`replayed`: the idempotency key was there with the same content, and this is its job."""
+
+    job: Job
+    replayed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A request for work. `handlers`: (type, versions) pairs, or none for any. `lease` in microseconds."""
+
+    queues: tuple[str, ...]
+    handlers: tuple[tuple[str, tuple[int, ...]], ...]
+    worker: str
+    limit: int
+    lease: int
+    caller: Caller
+    claim_id: str | None = None
+
+    @property
+    def places(self) -> Sequence[Hashable]:
+        return self.queues
+
+    @property
+    def identity(self) -> Hashable | None:
+        return None if self.claim_id is None else (self.caller.principal.key_id, self.claim_id)
+
+    def wants(self, flow: Flow) -> bool:
+        """Whether a flow's work may be given to this caller."""
+        queue, type_, version = flow
+        return queue in self.queues and self.handles(type_, version)
+
+    def handles(self, type_: str, version: int) -> bool:
+        return not self.handlers or any(type_ == name and version in versions for name, versions in self.handlers)
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """One job in a worker's hands."""
+
+    id: bytes
+    flow: Flow
+    payload: bytes
+    priority: int
+    attempt: int
+    max_attempts: int
+    timeout: int
+    correlation_id: str | None
+    parent_operation_id: str | None
+    traceparent: str | None
+    token: str
+    fence: int
+    expires_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """The answer to a claim."""
+
+    grants: tuple[Granted, ...] = ()
+    replayed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """One result of one attempt. `digest` is over all its content, for telling a repeat from a contradiction."""
+
+    id: bytes
+    token: str
+    outcome: Outcome
+    digest: bytes
+    result: bytes | None = None
+    category: str | None = None
+    message: str | None = None
+    reference: str | None = None
+    retry: bool = False
+    delay: int | None = None
+    reason: ReleaseReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """One request's settlements. Outcome: one `Settled` or `Refusal` for each, in order."""
+
+    items: tuple[Settlement, ...]
+    caller: Caller
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """`state` is the job's now. `available_at` is set where it will run again."""
+
+    id: bytes
+    state: State
+    attempt: int
+    available_at: int | None = None
+    replayed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """One renewal. `lease` in microseconds."""
+
+    id: bytes
+    token: str
+    lease: int
+    progress: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """One request's renewals. Outcome: one `Renewed` or `Refusal` for each, in order."""
+
+    beats: tuple[Beat, ...]
+    caller: Caller
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    id: bytes
+    expires_at: int
+    cancel_requested: bool
+    cancel_reason: str | None
+    release_requested: bool = False

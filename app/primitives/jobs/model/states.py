@@ -1,0 +1,92 @@
+"""States, kinds and reasons: the words of jobs, ids, and the pauses between attempts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from enum import IntEnum, StrEnum
+from uuid import UUID
+
+from uuid_utils import uuid7
+
+from app.clock import micros
+
+
+class State(IntEnum):
+    """Numbers are what the database holds; they never change their meaning."""
+
+    AVAILABLE = 0
+    RUNNING = 1
+    SCHEDULED = 2
+    SUCCEEDED = 4
+    DEAD = 5
+    CANCELLED = 6
+    UNKNOWN = 7
+
+    @property
+    def text(self) -> str:
+        return self.name.lower()
+
+
+WAITING = (State.AVAILABLE, State.SCHEDULED)
+ENDED = (State.SUCCEEDED, State.DEAD, State.CANCELLED)
+STATE_NAMES = {state.text: state for state in State}
+
+
+class Kind(StrEnum):
+    """Kinds of events. `enqueued`, `claimed` and `succeeded` are told by the job's own row, the others are stored."""
+
+    ENQUEUED = "enqueued"
+    CLAIMED = "claimed"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+    RELEASED = "released"
+    ABANDONED = "abandoned"
+    DEAD = "dead"
+    CANCEL_REQUESTED = "cancel_requested"
+    CANCELLED = "cancelled"
+    RETRIED = "retried"
+    RECONCILED = "reconciled"
+
+
+class Outcome(StrEnum):
+    """How a worker settles."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+    RELEASED = "released"
+
+
+class ReleaseReason(StrEnum):
+    SHUTDOWN = "shutdown"
+    THROTTLED = "throttled"
+    UNSUPPORTED = "unsupported"
+    OTHER = "other"
+
+
+class Verdict(StrEnum):
+    SUCCEEDED = "succeeded"
+    RETRY = "retry"
+    DEAD = "dead"
+
+
+Flow = tuple[str, str, int]  # queue, type, schema_version
+
+
+def new_id() -> bytes:
+    """A fresh UUIDv7; made before the first try of what it names."""
+    return uuid7().bytes
+
+
+def id_text(raw: bytes) -> str:
+    return str(UUID(bytes=raw))
+
+
+def backoff(pauses: Sequence[float], failures: int, *, spread: float | None = None) -> int:
+    """Microseconds until the next attempt after so many failures (from 1): escalating, the last pause repeats, with up to
+    a fifth of jitter on top, so that what failed together does not come back together.
+    """
+    pause = pauses[min(max(failures, 1), len(pauses)) - 1]
+    return micros(pause * (1 + 0.2 * (random.random() if spread is None else spread)))
