@@ -10,11 +10,11 @@ from app.errors import StartupProblem
 def main() -> None:
     """Run the command line. Exit codes stand in docs/cli.md and in `tenure --help`."""
     try:
-        from app.cli import command  # importing it reads the environment, which may be wrong
+        from app.cli import command  # noqa: PLC0415 - importing it reads the environment, which may be wrong
 
         command.tenure.main(prog_name="tenure")
     except StartupProblem as problem:
-        print(f"tenure: {problem}", file=sys.stderr)
+        sys.stderr.write(f"tenure: {problem}\n")
         sys.exit(problem.exit_code)
 
 

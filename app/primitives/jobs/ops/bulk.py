@@ -15,7 +15,7 @@ from app.primitives.jobs.ops import flows
 from app.primitives.jobs.ops.changes import Changes
 from app.primitives.jobs.ops.inspect import narrow_of
 from app.primitives.jobs.store import control as store
-from app.primitives.jobs.store import due, held
+from app.primitives.jobs.store import due
 
 STEP = 500
 
@@ -113,7 +113,7 @@ def _next(tx: Tx, index: int, command: Bulk, before: int) -> Step:
 
 
 def _apply(tx: Tx, command: Bulk, ids: Sequence[bytes]) -> int:
-    rows = [row for row in held.lock_jobs(tx, ids) if _can(command.action, row)] if ids else []
+    rows = [row for row in store.lock_jobs(tx, ids) if _can(command.action, row)] if ids else []
     if not rows:
         return 0
     if command.action is Action.PURGE:

@@ -24,7 +24,6 @@ from app.primitives.jobs.ops.changes import LEFT_BY, Changes
 from app.primitives.jobs.ops.enqueue import job_of
 from app.primitives.jobs.ops.refusals import out_of_pattern
 from app.primitives.jobs.store import control as store
-from app.primitives.jobs.store import held
 
 Outcome = Controlled | Refusal
 RETRIABLE = (State.DEAD, State.CANCELLED)
@@ -73,7 +72,7 @@ class _Unit:
 
     def run(self, commands: Sequence[Control], decide: Decide) -> list[Outcome]:
         ids = sorted({command.id for command in commands})
-        rows = {row.id: row for row in held.lock_jobs(self.tx, ids)}
+        rows = {row.id: row for row in store.lock_jobs(self.tx, ids)}
         self.changes.names = names = flows.names(self.tx, {row.flow_id for row in rows.values()})
         told = {row.job_id: row for row in store.select_references(self.tx, list(rows))} if rows else {}
         jobs: dict[bytes, Job] = {}

@@ -17,15 +17,17 @@ from app.primitives.jobs.model import (
     Settlement,
     new_id,
 )
-from app.primitives.jobs.schemas.work import (
-    ClaimJobs,
+from app.primitives.jobs.schemas.held import (
     CompleteJob,
-    EnqueueJob,
     FailJob,
     HeartbeatJob,
     ReleaseJob,
     SettleItem,
     UnknownJob,
+)
+from app.primitives.jobs.schemas.work import (
+    ClaimJobs,
+    EnqueueJob,
 )
 from app.reservations import settlement_digest
 

@@ -25,15 +25,8 @@ from app.http.routing import thin_router
 from app.jsontext import IdText
 from app.primitives.jobs.model import Claimed, Enqueue, Enqueued, Renew, Renewed, Settle, Settled, Settlement, id_text
 from app.primitives.jobs.routes import commands
-from app.primitives.jobs.schemas.views import job_view
-from app.primitives.jobs.schemas.work import (
-    ClaimedJobs,
-    ClaimJobs,
+from app.primitives.jobs.schemas.held import (
     CompleteJob,
-    EnqueueBatch,
-    EnqueuedJob,
-    EnqueueJob,
-    EnqueueResults,
     FailJob,
     Heartbeat,
     HeartbeatBatch,
@@ -44,6 +37,15 @@ from app.primitives.jobs.schemas.work import (
     SettledJob,
     SettleResults,
     UnknownJob,
+)
+from app.primitives.jobs.schemas.views import job_view
+from app.primitives.jobs.schemas.work import (
+    ClaimedJobs,
+    ClaimJobs,
+    EnqueueBatch,
+    EnqueuedJob,
+    EnqueueJob,
+    EnqueueResults,
 )
 
 router = thin_router("/v1/jobs", tags=["jobs"])

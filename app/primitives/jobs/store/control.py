@@ -1,6 +1,6 @@
 """SQL of what operators do: cancel, retry, reconcile, purge, and the rows of queues.
 
-Jobs are changed by primary key, after their rows were locked (`store.held.lock_jobs`). Every UPDATE repeats state and fence
+Jobs are changed by primary key, after their rows were locked (`lock_jobs`). Every UPDATE repeats state and fence
 and gives the number of rows that it matched. `fences` maps the ids of the jobs to the fences that were read.
 """
 
@@ -14,8 +14,15 @@ from sqlalchemy import Update, func, literal, select, update
 from app.db.tx import Tx
 from app.primitives.jobs.model import ENDED, WAITING, Kind, State
 from app.primitives.jobs.store.lists import Narrow, narrowed
-from app.primitives.jobs.store.values import IDS, Rows, assigned
+from app.primitives.jobs.store.values import HOT, IDS, Rows, assigned, by_id
 from app.primitives.jobs.tables import DUE_INDEX, job_contents, job_events, jobs, queues
+
+_WHOLE = by_id(select(*HOT))
+
+
+def lock_jobs(tx: Tx, ids: Sequence[bytes]) -> Rows:
+    """Lock these jobs by primary key, ascending, waiting for whoever holds them; with all of their hot rows."""
+    return tx.conn.execute(tx.dialect.lock(_WHOLE), {"ids": list(ids)}).all()
 
 
 def _still(fences: Mapping[bytes, int], *states: State) -> Update:
