@@ -34,6 +34,10 @@ class Tables:
         self.engine = create_engine(self.url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
         self.backend = self.engine.dialect.name
 
+    @property
+    def is_mariadb(self) -> bool:
+        return bool(getattr(self.engine.dialect, "is_mariadb", False))
+
     def empty(self) -> None:
         """Remove every job; queues and flows stay, for processes remember them."""
         with self.engine.connect() as connection:
@@ -51,15 +55,36 @@ class Tables:
         with self.engine.connect() as connection:
             return {int(state): int(count) for state, count in connection.execute(query)}
 
-    def status(self, name: str) -> int:
-        """One counter of SHOW GLOBAL STATUS; 0 on engines that have no such thing."""
-        if self.backend not in ("mysql", "mariadb"):
-            return 0
-        with self.engine.connect() as connection:
-            return int(connection.execute(text(f"SHOW GLOBAL STATUS LIKE '{name}'")).one()[1])
-
     def close(self) -> None:
         self.engine.dispose()
+
+
+class Gauge:
+    """Reads the server's own counters over one connection that it keeps. None where the server counts no such thing."""
+
+    _STATEMENTS = "SHOW GLOBAL STATUS LIKE 'Questions'"
+    _CONNECTIONS = {
+        "mysql": "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID()",
+        "postgresql": "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()",
+    }
+
+    def __init__(self, tables: Tables) -> None:
+        self._backend = "mysql" if tables.backend == "mariadb" else tables.backend
+        self._connection = tables.engine.connect()
+
+    def statements(self) -> int | None:
+        """Statements that the server has seen, this one included."""
+        if self._backend != "mysql":
+            return None
+        return int(self._connection.execute(text(self._STATEMENTS)).one()[1])
+
+    def connections(self) -> int | None:
+        """Connections to the service's database but this one."""
+        query = self._CONNECTIONS.get(self._backend)
+        return None if query is None else int(self._connection.execute(text(query)).scalar_one())
+
+    def close(self) -> None:
+        self._connection.close()
 
 
 @dataclass(frozen=True, slots=True)

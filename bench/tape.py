@@ -120,6 +120,10 @@ class Floor:
         best["life"] = 1 / (1 / best["work"] + 1 / best["enqueue"])
         return best
 
+    @property
+    def recorded(self) -> list[int]:
+        return sorted(self._tapes)
+
     def statements(self, batch: int) -> dict[str, list[str]]:
         """The text of one unit of each verb, to be read by people."""
         return {verb: [one.sql for one in units[0]] for verb, units in self._tapes[batch].units.items()}

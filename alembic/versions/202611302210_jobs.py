@@ -48,6 +48,7 @@ def upgrade() -> None:
         Column("throttles", Count, nullable=False),
         Column("max_attempts", Count, nullable=False),
         Column("timeout_micros", Moment, nullable=False),
+        Column("lease_micros", Moment),
         Column("retry_until", Moment),
         Column("created_at", Moment, nullable=False),
         Column("claimed_at", Moment),

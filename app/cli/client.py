@@ -21,7 +21,7 @@ TIMEOUT_SECONDS = 30.0
 def base_url() -> str:
     """TENURE_URL, else what `tenure serve` with the same environment listens on."""
     host = os.environ.get("TENURE_HOST", "127.0.0.1")
-    near = "127.0.0.1" if host in ("0.0.0.0", "::", "") else host  # noqa: S104 - compared, not bound
+    near = "127.0.0.1" if host in ("0.0.0.0", "::", "") else host
     named = f"[{near}]" if ":" in near else near
     return os.environ.get("TENURE_URL") or f"http://{named}:{os.environ.get('TENURE_PORT', '8080')}"
 

@@ -1,6 +1,6 @@
 """How a command fails: one line on the error stream, with `--json` the problem on the standard output, and an exit code.
 
-    1 failed   2 wrong usage   3 no such thing   4 conflict   5 key missing or not allowed   6 service or database away
+1 failed   2 wrong usage   3 no such thing   4 conflict   5 key missing or not allowed   6 service or database away
 """
 
 from __future__ import annotations

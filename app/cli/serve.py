@@ -20,7 +20,7 @@ from app.runtime.runtime import Runtime
 from app.settings import Settings
 
 GRACE_SECONDS = 20  # for requests that are being answered; waiting claims are answered at once
-ANYWHERE = ("0.0.0.0", "::", "")  # noqa: S104 - compared, not bound
+ANYWHERE = ("0.0.0.0", "::", "")
 
 
 @click.command()
@@ -63,7 +63,8 @@ def _listen(settings: Settings) -> socket.socket:
 
 def _end_well_on_signals(server: uvicorn.Server) -> None:
     """A signal ends the server in good order; at the very end it raises the signal again, for whoever listened before it.
-    That is us: without this the process would then be killed by the signal instead of exiting with 0."""
+    That is us: without this the process would then be killed by the signal instead of exiting with 0.
+    """
 
     def ended(_number: int, _frame: Any) -> None:
         server.should_exit = True

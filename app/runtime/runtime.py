@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -83,6 +84,7 @@ class Runtime:
     async def start(self) -> None:
         """Start threads, then what primitives prepare (`before_start`), then desks and loops."""
         self._loop = asyncio.get_running_loop()
+        _calm_collector()
         for crew in self._crews.values():
             crew.start()
         for prepare in self.before_start:
@@ -104,3 +106,12 @@ class Runtime:
         await asyncio.gather(*(desk.stop() for desk in self.desks.values()))
         await asyncio.gather(*(asyncio.to_thread(crew.close) for crew in self._crews.values()))
         self.database.close()
+
+
+def _calm_collector() -> None:
+    """What was imported stays for ever, and requests leave no cycles: a collector that runs every 700 objects took a fifth
+    of the time under load.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)

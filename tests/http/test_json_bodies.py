@@ -281,8 +281,9 @@ def _sound(value: Any, depth: int) -> bool:
 
 
 PIECES = st.sampled_from([
-    b"{", b"}", b"[", b"]", b",", b":", b'"', b"\\", b"\\u", b"d800", b"dc00", b"0", b"1", b"-", b".", b"e", b"E+", b"400", b"NaN",
-    b"Infinity", b"true", b"null", b" ", b"\n", b'"a"', b'"\\ud83d\\ude00"', b'"\\ud800"', b"\xc3\xa9", b"\xff", b"1e400", b'"k":',
+    b"{", b"}", b"[", b"]", b",", b":", b'"', b"\\", b"\\u", b"d800", b"dc00", b"0", b"1", b"-", b".", b"e", b"E+", b"400",
+    b"NaN", b"Infinity", b"true", b"null", b" ", b"\n", b'"a"', b'"\\ud83d\\ude00"', b'"\\ud800"', b"\xc3\xa9", b"\xff", b"1e400",
+    b'"k":',
 ])  # fmt: skip
 TEXT = st.text(st.characters(codec=None))
 SHORT = st.text(st.characters(codec=None), max_size=5)

@@ -55,6 +55,7 @@ jobs = Table(
     Column("throttles", Count, nullable=False),
     Column("max_attempts", Count, nullable=False),
     Column("timeout_micros", Moment, nullable=False),
+    Column("lease_micros", Moment),  # what the newest claim asked for; a heartbeat that names none extends by it
     Column("retry_until", Moment),
     Column("created_at", Moment, nullable=False),
     Column("claimed_at", Moment),

@@ -35,6 +35,7 @@ def wire(runtime: Runtime) -> None:
         directory.replace([entry(key) for key in await runtime.lane("keys.directory").submit(None)])
 
     directory.refresh = refresh
+    runtime.before_start.append(refresh)
     runtime.keep("keys", directory)
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from app.clock import MICROS, micros
 from app.errors import Refusal
 from app.primitives.jobs.model import Beat, Caller, Granted, Renew, State, new_id
@@ -199,29 +197,3 @@ def test_a_thousand_heartbeats_with_leases_of_their_own_are_one_commit(jobs: Job
     on_disk = {row.id: row.due_at for row in jobs.rows(jobs_table)}
     assert all(on_disk[good(one).id] == good(one).expires_at for one in told)
     assert {round((good(one).expires_at - good(told[0]).expires_at) / MICROS) for one in told} == {0, 30, 60}
-
-
-@pytest.mark.parametrize("skew", [-180, 180])
-def test_a_process_whose_own_clock_is_wrong_loses_no_lease_and_keeps_none(jobs: Jobs, skew: int) -> None:
-    """ShedLock#231, db-scheduler#433 (scenario 17): three minutes of clock skew end leases early or hold two at once.
-
-    The host's clock is not asked at all: what the service knows is the offset between a steady clock and the database's.
-    """
-    from app import clock
-
-    own = clock.steady_micros
-    try:
-        clock.steady_micros = lambda: own() + skew * MICROS
-        from app.db import database as database_module
-
-        database_module.steady_micros = clock.steady_micros  # type: ignore[attr-defined]
-        jobs.database.measure_clock()
-        grant = running(jobs, lease=60)
-        assert jobs.abandon() == 0
-        jobs.move(50)
-        assert jobs.beat(grant).expires_at > grant.expires_at
-        jobs.move(70)
-        assert reason(jobs.settle_all(done(grant))[0]) == "expired"
-    finally:
-        clock.steady_micros = own
-        database_module.steady_micros = own  # type: ignore[attr-defined]

@@ -138,11 +138,11 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """One renewal. `lease` in microseconds."""
+    """One renewal. `lease` in microseconds; None: as long as the claim asked for."""
 
     id: bytes
     token: str
-    lease: int
+    lease: int | None
     progress: bytes | None = None
 
 

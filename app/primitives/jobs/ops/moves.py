@@ -91,7 +91,8 @@ def abandoned(tx: Tx, row: Any, queue: str) -> Move:
     else:
         move = _later(tx, row, backoff(settings.jobs_backoff_seconds, losses))
     move.change["b_lease_losses"] = losses
-    move.change["b_category"] = row.category or ABANDONED
+    # what it died of; the last real error stays in its events
+    move.change["b_category"] = ABANDONED if move.state is State.DEAD else row.category or ABANDONED
     move.events.insert(0, event(tx, row, Kind.ABANDONED, category=ABANDONED, detail=_detail(move)))
     return _closed(tx, row, queue, move, (Figure.ABANDONED,))
 
@@ -200,13 +201,14 @@ def event(tx: Tx, row: Any, kind: Kind, **told: Any) -> dict[str, Any]:
 
 
 def _detail(move: Move) -> bytes:
-    return json.dumps({"state": move.state.text, "available_at": move.runs_at}).encode()
+    told = {"state": move.state.text, "available_at": move.runs_at, "attempt": move.change["b_attempt"]}
+    return json.dumps(told).encode()
 
 
-def read_detail(detail: bytes) -> tuple[State, int | None]:
-    """(state, available_at) as an earlier settlement left them."""
+def read_detail(detail: bytes) -> tuple[State, int | None, int]:
+    """(state, available_at, attempt) as an earlier settlement left them."""
     told = json.loads(detail)
-    return STATE_NAMES[told["state"]], told["available_at"]
+    return STATE_NAMES[told["state"]], told["available_at"], told["attempt"]
 
 
 def tell(tx: Tx, moved: Sequence[Move]) -> None:

@@ -172,8 +172,8 @@ def _late(item: Settlement, row: Any, events: list[Any], *, newest: bool) -> Set
     if ended is not None:
         if ended.settlement_digest != item.digest:
             return settled_otherwise()
-        state, runs_at = moves.read_detail(ended.detail)
-        return Settled(row.id, state, ended.attempt, runs_at, replayed=True)
+        state, runs_at, attempt = moves.read_detail(ended.detail)
+        return Settled(row.id, state, attempt, runs_at, replayed=True)
     if newest and row.settlement_digest is not None:
         if row.settlement_digest != item.digest:
             return settled_otherwise()

@@ -31,8 +31,6 @@ from app.primitives.jobs.schemas.work import (
 )
 from app.reservations import settlement_digest
 
-DEFAULT_LEASE_SECONDS = 60.0
-
 
 def caller_of(call: Call[Any, Any]) -> Caller:
     return Caller(call.principal, call.request_id, call.traceparent)
@@ -93,8 +91,7 @@ def claim(body: ClaimJobs, caller: Caller) -> Claim:
 
 
 def beat(job_id: str, body: HeartbeatJob) -> Beat:
-    lease = DEFAULT_LEASE_SECONDS if body.lease_seconds is None else body.lease_seconds
-    return Beat(UUID(job_id).bytes, body.token, micros(lease), body.progress)
+    return Beat(UUID(job_id).bytes, body.token, _micros(body.lease_seconds), body.progress)
 
 
 def settlement(item: SettleItem) -> Settlement:

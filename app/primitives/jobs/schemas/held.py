@@ -79,7 +79,12 @@ class HeartbeatJob(Body):
     """A sign of life."""
 
     token: Token
-    lease_seconds: float | None = Field(None, ge=5, le=3600, description="From now on; 60 if left out.")
+    lease_seconds: float | None = Field(
+        None,
+        ge=5,
+        le=3600,
+        description="From now on; as long as the claim asked for if left out. A reservation is never shortened.",
+    )
     progress: OpaqueJson | None = Field(
         None, description="Any small JSON value (at most 4 KiB), shown to whoever reads the job."
     )

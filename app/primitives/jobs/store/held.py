@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, bindparam, case, insert, select, update
+from sqlalchemy import ColumnElement, bindparam, case, insert, literal, select, update
 
 from app.db.tx import Tx
 from app.primitives.jobs.model import State
-from app.primitives.jobs.store.values import IDS, Rows, by_id, per_row, values_for
+from app.primitives.jobs.store.values import IDS, Rows, assigned, by_id, per_row, values_for
 from app.primitives.jobs.tables import job_events, job_progress, job_results, jobs
 
 _HELD = by_id(
@@ -98,8 +98,8 @@ def update_settled(tx: Tx, moves: Sequence[Mapping[str, Any]]) -> int:
 
 
 def update_abandoned(tx: Tx, moves: Sequence[Mapping[str, Any]]) -> int:
-    """running -> whatever each move says, for a reservation whose lease has ended."""
-    change = _move().where(jobs.c.due_at <= tx.now)
+    """running -> whatever each move says, for a reservation whose lease has ended by the database's own clock."""
+    change = _move().where(~live(tx))
     return tx.conn.execute(
         change, [{key: value for key, value in move.items() if key != "b_grant"} for move in moves]
     ).rowcount
@@ -137,20 +137,23 @@ def select_events_of_grants(tx: Tx, ids: Sequence[bytes], grants: Sequence[bytes
     return tx.conn.execute(query, {"ids": list(ids), "grants": list(grants)}).all()
 
 
-def update_renewed(tx: Tx, ids: Sequence[bytes], grants: Sequence[bytes], lease: int) -> int:
-    """Extend leases to now + `lease`, never past the attempt's ceiling and never back."""
+def update_renewed(tx: Tx, fences: Mapping[bytes, int], grants: Sequence[bytes], end: int) -> int:
+    """Extend these reservations (job id -> fence) to `end`, never past the attempt's ceiling and never back."""
     ceiling = jobs.c.claimed_at + jobs.c.timeout_micros
+    until = literal(end, jobs.c.due_at.type)
+    reached = case((ceiling < until, ceiling), else_=until)
     change = (
         update(jobs)
         .where(
             jobs.c.id.in_(IDS),
             jobs.c.state == State.RUNNING,
+            jobs.c.fence == assigned(fences, jobs.c.fence),
             jobs.c.grant_digest.in_(bindparam("grants", expanding=True)),
             live(tx),
         )
-        .values(due_at=case((ceiling < tx.now + lease, ceiling), else_=tx.now + lease))
+        .values(due_at=case((reached > jobs.c.due_at, reached), else_=jobs.c.due_at))
     )
-    return tx.conn.execute(change, {"ids": list(ids), "grants": list(set(grants))}).rowcount
+    return tx.conn.execute(change, {"ids": list(fences), "grants": list(set(grants))}).rowcount
 
 
 def upsert_progress(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -32,14 +32,22 @@ def per_row(column: ColumnElement[Any], count: int) -> ColumnElement[Any]:
 
 
 def values_for(name: str, values: Mapping[bytes, Any]) -> tuple[int, dict[str, Any]]:
-    """How many rows need a value of their own, and the parameters for `per_row`."""
+    """How many rows need a value of their own, and the parameters for `per_row`.
+
+    The number is rounded up to a power of two by repeating the last row, so that there are few shapes of a statement: to
+    compile one costs as much as to run it many times.
+    """
     distinct = set(values.values())
     if len(distinct) == 1:
         return 0, {f"{name}_all": distinct.pop()}
     filled: dict[str, Any] = {}
+    place = 0
     for place, (key, value) in enumerate(values.items()):
         filled[f"{name}_id{place}"], filled[f"{name}_{place}"] = key, value
-    return len(values), filled
+    count = 1 << place.bit_length()
+    for more in range(place + 1, count):
+        filled[f"{name}_id{more}"], filled[f"{name}_{more}"] = key, value
+    return count, filled
 
 
 def assigned(values: Mapping[bytes, Any], column: ColumnElement[Any]) -> Any:

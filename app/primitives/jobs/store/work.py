@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import (
     ColumnElement,
     Integer,
+    Row,
     Select,
     bindparam,
     case,
@@ -194,11 +195,16 @@ def select_heads(tx: Tx, wanted: Mapping[int, int], bounds: Mapping[int, tuple[i
     """The first so many available jobs of each flow (flow id -> number) from its bound (priority, available_at) on, without
     a lock, by the claim index alone.
     """
-    filled: dict[str, int] = {}
-    for place, (flow_id, most) in enumerate(wanted.items()):
-        filled[f"flow{place}"], filled[f"most{place}"] = flow_id, most
-        filled[f"priority{place}"], filled[f"since{place}"] = bounds[flow_id]
-    return tx.conn.execute(_heads(tx.dialect, len(wanted)), filled).all()
+    pairs = list(wanted.items())
+    found: list[Row[*tuple[Any, ...]]] = []
+    for start in range(0, len(pairs), MOST_PARTS):
+        part = pairs[start : start + MOST_PARTS]
+        filled: dict[str, int] = {}
+        for place, (flow_id, most) in enumerate(part):
+            filled[f"flow{place}"], filled[f"most{place}"] = flow_id, most
+            filled[f"priority{place}"], filled[f"since{place}"] = bounds[flow_id]
+        found += tx.conn.execute(_heads(tx.dialect, len(part)), filled)
+    return found
 
 
 def lock_available(tx: Tx, ids: Sequence[bytes]) -> Rows:
@@ -231,6 +237,7 @@ def _claiming(own_worker: int, own_lease: int) -> Any:
             settlement_digest=None,
             cancel_requested_at=None,
             worker=per_row(jobs.c.worker, own_worker),
+            lease_micros=lease,
             due_at=now + case((jobs.c.timeout_micros < lease, jobs.c.timeout_micros), else_=lease),
         )
     )
