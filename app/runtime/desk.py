@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from app.errors import OVERLOADED, Refusal
+from app.errors import DATABASE_UNAVAILABLE, OVERLOADED, Refusal
 
 log = structlog.get_logger("tenure.desk")
 
@@ -74,6 +74,7 @@ class Desk:
     ports: DeskPorts
     poll_seconds: float
     capacity: int
+    deadline_seconds: float
     draining: asyncio.Event
     _waiting: dict[_Waiting, None] = field(default_factory=dict)
     _places: Counter[Hashable] = field(default_factory=Counter)
@@ -134,9 +135,14 @@ class Desk:
 
     async def _last_word(self, entry: _Waiting) -> Any:
         """The wait is over. A claim that was not tried yet, or that stands in a round at this moment, waits for that."""
-        if entry.future.done() or entry.fresh or entry not in self._waiting:
+        if entry not in self._waiting or entry.fresh:
             entry.once = True
-            return await asyncio.shield(entry.future)
+            try:
+                async with asyncio.timeout(self.deadline_seconds):
+                    return await asyncio.shield(entry.future)
+            except TimeoutError:  # whatever the round brings now goes back: the entry is marked as left
+                detail = "The database did not answer in time."
+                raise Refusal(DATABASE_UNAVAILABLE, detail, retry_after_seconds=1) from None
         return None
 
     def _supersede(self, identity: Hashable | None) -> None:

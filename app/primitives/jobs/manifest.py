@@ -99,7 +99,13 @@ def wire(runtime: Runtime) -> None:
         await runtime.lane("jobs.give_back").submit(claimed, weight=len(claimed.grants))
 
     ports = DeskPorts(serve=serve, peek=look, give_back=give_back, found=lambda claimed: bool(claimed.grants))
-    desk = Desk(ports, runtime.settings.poll_seconds, runtime.settings.max_waiting_claims, runtime.draining)
+    desk = Desk(
+        ports,
+        runtime.settings.poll_seconds,
+        runtime.settings.max_waiting_claims,
+        runtime.settings.request_timeout_seconds,
+        runtime.draining,
+    )
     runtime.desks["jobs"] = desk
 
     def nudge(loop: str) -> Callable[[float], None]:

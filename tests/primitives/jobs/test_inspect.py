@@ -271,7 +271,27 @@ async def test_no_answer_about_a_job_holds_its_token(service: Service) -> None:
 async def test_only_operators_see_payloads_and_viewers_change_nothing(service: Service) -> None:
     """kind_robots#924: a read-only role that the buttons did not know of."""
     job = await enqueued(service)
-    await service.post("/v1/api-keys", {"name": "root", "roles": ["admin"]}, status=201)
+    path = f"/v1/jobs/{job['id']}"
+    root = await service.post("/v1/api-keys", {"name": "root", "roles": ["admin"]}, status=201)
+    by_root = {"headers": {"authorization": f"Bearer {root['key']}"}}
+    keys = {}
+    for role in ("viewer", "operator", "producer", "worker"):
+        made = await service.post("/v1/api-keys", {"name": role, "roles": [role]}, status=201, **by_root)
+        keys[role] = {"headers": {"authorization": f"Bearer {made['key']}"}}
+    include = {"params": {"include": "payload"}}
+    await service.get(path, status=200, **keys["viewer"])
+    await service.get(path, status=403, **keys["viewer"], **include)
+    assert (await service.get(path, status=200, **keys["operator"], **include))["payload"] == {}
+    for role in ("producer", "worker"):
+        await service.get(path, status=403, **keys[role])
+        await service.get("/v1/stats", status=403, **keys[role])
+    bulk = {"action": "cancel", "filter": {"queue": "q"}, "dry_run": True, "reason": "x"}
+    for role in ("viewer", "producer", "worker"):
+        await service.post(f"{path}/cancel", {"reason": "x"}, status=403, **keys[role])
+        await service.post("/v1/jobs/bulk", bulk, status=403, **keys[role])
+        await service.post("/v1/queues/q/pause", {"reason": "x"}, status=403, **keys[role])
+        await service.put("/v1/queues/q", {}, status=403, **keys[role])
+    await service.post(f"{path}/cancel", {"reason": "x"}, status=200, **keys["operator"])
 
 
 @pytest.mark.anyio
