@@ -37,7 +37,7 @@ run: $(STAMP) ## Serve on SQLite, or on TENURE_DATABASE_URL; prints a first requ
 	$(BIN)/tenure serve
 
 .PHONY: demo
-demo: $(STAMP) ## Show a producer, workers, an outbox destination and a schedule at work
+demo: $(STAMP) ## Hash the standard library with workers in two languages, kill one, compare
 	$(BIN)/python -m scripts.demo
 
 ##@ Check

@@ -12,6 +12,7 @@ import logging
 import re
 import sys
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Literal
 
 import msgspec
@@ -30,16 +31,25 @@ _SECRET_TEXT = re.compile(
     r"|(?<=://)[^/\s:@]*:[^@\s/]*(?=@)"
     r"|(?<![A-Za-z0-9_-])[A-Za-z0-9_-]{86}(?![A-Za-z0-9_-])"
 )
-_PLAIN = frozenset({"event", "level", "timestamp", "logger", "request_id", "route", "method", "principal"})
+_NUMBERS = frozenset({int, float, bool})
+_PLAIN = frozenset({"level", "timestamp", "logger", "request_id", "route", "method", "principal"})
 
 
 def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
     """Mask fields by their names, and secrets inside all other texts."""
     for name, value in event.items():
-        if name in _PLAIN and name != "event":
+        if name in _PLAIN or value is None:
             continue
-        event[name] = MASK if _SECRET_NAME.search(name) and value is not None else masked(value)
+        if _is_secret(name):
+            event[name] = MASK
+        elif type(value) not in _NUMBERS:
+            event[name] = masked(value)
     return event
+
+
+@lru_cache(maxsize=1024)
+def _is_secret(name: str) -> bool:
+    return _SECRET_NAME.search(name) is not None
 
 
 def masked(value: Any) -> Any:
@@ -47,7 +57,7 @@ def masked(value: Any) -> Any:
     if isinstance(value, str):
         return _SECRET_TEXT.sub(MASK, value)
     if isinstance(value, Mapping):
-        return {key: MASK if _SECRET_NAME.search(str(key)) else masked(inner) for key, inner in value.items()}
+        return {key: MASK if _is_secret(str(key)) else masked(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [masked(inner) for inner in value]
     return value

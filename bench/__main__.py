@@ -28,9 +28,17 @@ PARTS = ("throughput", "pickup", "idle", "backlog")
 @click.option("--part", "parts", multiple=True, type=click.Choice(PARTS), help="Only these parts; may be repeated.")
 @click.option("--only", default="", help="Only throughput cases whose name holds this.")
 @click.option("--statements", is_flag=True, help="Also print the floor's statements.")
-@click.option("--json", "path", type=click.Path(dir_okay=False, path_type=Path), help="Also write everything to this file.")
+@click.option(
+    "--json", "path", type=click.Path(dir_okay=False, path_type=Path), help="Also write everything to this file."
+)
 def main(
-    engine: str, processes: int, quick: bool, parts: tuple[str, ...], only: str, statements: bool, path: Path | None  # noqa: FBT001
+    engine: str,
+    processes: int,
+    quick: bool,  # noqa: FBT001 - click passes flags so
+    parts: tuple[str, ...],
+    only: str,
+    statements: bool,  # noqa: FBT001
+    path: Path | None,
 ) -> None:
     """Measure Tenure over HTTP against one bare database connection that runs the same statements."""
     if reason := wrk.missing():
@@ -49,7 +57,9 @@ def main(
         }
         for figure in _figures(stand, floor, pace, parts or PARTS, only):
             figures.append(figure)
-            said.print(f"{time.monotonic() - began:5.0f} s  {figure.case}: {figure.value:,.4g} {figure.unit}", highlight=False)
+            said.print(
+                f"{time.monotonic() - began:5.0f} s  {figure.case}: {figure.value:,.4g} {figure.unit}", highlight=False
+            )
         if statements:
             _print_statements(floor)
         floor.close()

@@ -41,8 +41,21 @@ def show(figures: list[Figure], about: dict[str, Any]) -> None:
     console = Console()
     if not console.is_terminal:
         console = Console(width=200)
-    table = Table(box=box.SIMPLE_HEAD, title=", ".join(f"{name} {value}" for name, value in about.items()), title_justify="left")
-    for heading in ("case", "measured", "floor", "ratio", "target", "p50 ms", "p99 ms", "CPU s/1k", "DB CPU s/1k", "note"):
+    table = Table(
+        box=box.SIMPLE_HEAD, title=", ".join(f"{name} {value}" for name, value in about.items()), title_justify="left"
+    )
+    for heading in (
+        "case",
+        "measured",
+        "floor",
+        "ratio",
+        "target",
+        "p50 ms",
+        "p99 ms",
+        "CPU s/1k",
+        "DB CPU s/1k",
+        "note",
+    ):
         table.add_column(heading, justify="left" if heading in ("case", "note", "target") else "right", overflow="fold")
     for one in figures:
         table.add_row(
@@ -52,7 +65,9 @@ def show(figures: list[Figure], about: dict[str, Any]) -> None:
         )  # fmt: skip
     console.print(table)
     wrong = [one for one in figures if one.wrong]
-    console.print(f"{len(wrong)} WRONG" if wrong else "Every count in the database is what was acknowledged; nothing was refused.")
+    console.print(
+        f"{len(wrong)} WRONG" if wrong else "Every count in the database is what was acknowledged; nothing was refused."
+    )
 
 
 def write(path: Path, figures: list[Figure], about: dict[str, Any]) -> None:

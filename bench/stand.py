@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from sqlalchemy import URL, NullPool, create_engine, func, make_url, select, text
 
@@ -19,8 +19,14 @@ from tests.servers import Engine, Server, select_engines
 
 BUFFER_BYTES = 2 * 1024**3  # room for the rows of the largest case; floor and service share it
 _TUNING = {
-    "mariadb": (f"SET GLOBAL innodb_buffer_pool_size={BUFFER_BYTES}", f"SET GLOBAL innodb_log_file_size={BUFFER_BYTES // 2}"),
-    "mysql": (f"SET GLOBAL innodb_buffer_pool_size={BUFFER_BYTES}", f"SET GLOBAL innodb_redo_log_capacity={BUFFER_BYTES // 2}"),
+    "mariadb": (
+        f"SET GLOBAL innodb_buffer_pool_size={BUFFER_BYTES}",
+        f"SET GLOBAL innodb_log_file_size={BUFFER_BYTES // 2}",
+    ),
+    "mysql": (
+        f"SET GLOBAL innodb_buffer_pool_size={BUFFER_BYTES}",
+        f"SET GLOBAL innodb_redo_log_capacity={BUFFER_BYTES // 2}",
+    ),
     "postgresql": ("ALTER SYSTEM SET max_wal_size='4GB'", "SELECT pg_reload_conf()"),
 }
 _HOT = (jobs, job_contents, job_results, job_events)
@@ -62,8 +68,8 @@ class Tables:
 class Gauge:
     """Reads the server's own counters over one connection that it keeps. None where the server counts no such thing."""
 
-    _STATEMENTS = "SHOW GLOBAL STATUS LIKE 'Questions'"
-    _CONNECTIONS = {
+    _STATEMENTS: ClassVar = "SHOW GLOBAL STATUS LIKE 'Questions'"
+    _CONNECTIONS: ClassVar = {
         "mysql": "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID()",
         "postgresql": "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()",
     }

@@ -16,6 +16,7 @@ from typing import Any
 
 from sqlalchemy import Engine, event
 
+from app import settings
 from app.access import ANONYMOUS
 from app.clock import micros
 from app.db import engines
@@ -26,7 +27,6 @@ from app.primitives.jobs.ops.claim import claim
 from app.primitives.jobs.ops.enqueue import enqueue
 from app.primitives.jobs.ops.settle import settle
 from app.reservations import settlement_digest
-from app.settings import Settings
 from bench.stand import Tables
 
 CALLER = Caller(ANONYMOUS, "bench-request-0000000000")
@@ -86,7 +86,7 @@ class Floor:
     def __init__(self, url: str) -> None:
         self.database = Database(url)
         self.database.open()
-        self.runtime = assemble(Settings(), self.database, loops=False)
+        self.runtime = assemble(settings.load(), self.database, loops=False)
         self.tables = Tables(url)
         self._tapes: dict[int, Tape] = {}
         self._raw = engines.make(self.database.dialect, self.tables.url, "write").raw_connection()

@@ -6,6 +6,7 @@ import random
 import resource
 import time
 from collections.abc import Iterator
+from typing import Any
 
 from bench.cases import Pace
 from bench.report import Figure
@@ -29,20 +30,19 @@ def _pickup(stand: Stand, pace: Pace, claim_url: str, name: str) -> Figure:
     producer, worker = Wire(stand.urls[0]), Wire(claim_url)
     producer.call("/v1/jobs", JOB)
     stand.tables.empty()
-    picked, enqueued = [], []
+    picked: list[float] = []
+    enqueued: list[float] = []
     for _ in range(pace.pickups):
         worker.send("/v1/jobs/claim", CLAIM)
         time.sleep(random.uniform(0.02, LONGEST_PAUSE))
         began = time.perf_counter()
         producer.send("/v1/jobs", JOB)
-        missing = {producer, worker}
-        while missing:
-            for wire in first_ready(list(missing), 35):
-                answer = wire.receive()
+        answers: dict[Wire, Any] = {}
+        while len(answers) < 2:
+            for wire in first_ready([wire for wire in (producer, worker) if wire not in answers], 35):
+                answers[wire] = wire.receive()
                 (picked if wire is worker else enqueued).append((time.perf_counter() - began) * 1000)
-                missing.discard(wire)
-                if wire is worker:
-                    (job,) = answer["jobs"]
+        (job,) = answers[worker]["jobs"]
         worker.call(f"/v1/jobs/{job['id']}/complete", {"token": job["reservation"]["token"]})
     for wire in (producer, worker):
         wire.close()

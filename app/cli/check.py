@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 
 import click
 
@@ -19,14 +20,24 @@ from app.db.database import Database
 from app.errors import Refusal, StartupProblem
 from app.logs import set_up
 from app.registry import PRIMITIVES
-from app.runtime.checks import Check
+from app.runtime.checks import Status
 from app.runtime.runtime import Runtime
 from app.runtime.service import SERVICE_LANES
 from app.settings import Settings
 
 MOST_OFFSET_SECONDS = 5.0
 CONNECTIONS_A_THREAD = 2
-COLUMNS = {"name": "check", "status": "status", "value": "figure", "output": "what was seen"}
+COLUMNS = {"name": "check", "status": "status", "figure": "figure", "seen": "what was seen"}
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One thing that was looked at."""
+
+    name: str
+    status: Status
+    figure: float | str | None
+    seen: str = ""
 
 
 @click.command()
@@ -35,7 +46,7 @@ def command(as_json: bool) -> None:  # noqa: FBT001 - click passes flags so
     """Check settings, database, durability, connections and clock. Exit 7 if something is wrong, 6 without a database."""
     settings = settings_module.load()
     set_up("error", settings.log_format)
-    checks = [Check("settings", "pass", output="all valid")]
+    checks = [Seen("settings", "pass", None, "all valid")]
     database = Database(settings.database_url.get_secret_value(), sqlite_synchronous=settings.sqlite_synchronous)
     try:
         database.open()
@@ -50,37 +61,36 @@ def command(as_json: bool) -> None:  # noqa: FBT001 - click passes flags so
     _report(checks, as_json=as_json)
 
 
-def _all(database: Database, settings: Settings) -> Iterator[Check]:
-    yield Check("database", "pass", " ".join(filter(None, (
-        database.capabilities["engine"], database.capabilities["server_version"],
-    ))))  # fmt: skip
+def _all(database: Database, settings: Settings) -> Iterator[Seen]:
+    known = database.capabilities
+    yield Seen("database", "pass", f"{known['engine']} {known['server_version']}".strip(), "answers")
     yield _schema(database)
     yield _skip_locked(database)
     for name, good, seen in database.server_checks():
-        yield Check(name, "pass" if good else "fail", output=seen)
+        yield Seen(name, "pass" if good else "fail", None, seen)
     yield _connections(database, settings)
     yield _clock(database)
 
 
-def _schema(database: Database) -> Check:
+def _schema(database: Database) -> Seen:
     state = migrate.state(database)
     if state in ("current", "ahead"):
-        return Check("schema", "pass", state)
+        return Seen("schema", "pass", state)
     if database.dialect.single_writer:
-        return Check("schema", "pass", state, output="`tenure serve` migrates the embedded database at its start")
-    return Check("schema", "fail", state, output="run `tenure migrate`")
+        return Seen("schema", "pass", state, "`tenure serve` migrates the embedded database at its start")
+    return Seen("schema", "fail", state, "run `tenure migrate`")
 
 
-def _skip_locked(database: Database) -> Check:
+def _skip_locked(database: Database) -> Seen:
     verdict = database.capabilities["skip_locked"]
     if verdict in ("yes", "not needed"):
-        return Check("skip_locked", "pass", verdict)
+        return Seen("skip_locked", "pass", verdict)
     if verdict == "unproven":
-        return Check("skip_locked", "warn", verdict, output="shows itself only on a migrated schema")
-    return Check("skip_locked", "warn", verdict, output="this server does not skip locked rows: replicas wait for each other")
+        return Seen("skip_locked", "warn", verdict, "shows itself only on a migrated schema")
+    return Seen("skip_locked", "warn", verdict, "this server does not skip locked rows: replicas wait for each other")
 
 
-def _connections(database: Database, settings: Settings) -> Check:
+def _connections(database: Database, settings: Settings) -> Seen:
     """What one process may open at once against what the server takes from everybody."""
     runtime = Runtime(settings, database)
     runtime.add_lanes(SERVICE_LANES)
@@ -88,27 +98,24 @@ def _connections(database: Database, settings: Settings) -> Check:
         runtime.add_lanes(primitive.lanes)
     needed, most = runtime.threads * CONNECTIONS_A_THREAD, database.most_connections()
     if most is None:
-        return Check("connections", "pass", needed, output="the embedded database sets no limit")
+        return Seen("connections", "pass", needed, "the embedded database sets no limit")
     said = f"each process opens up to {needed}, the server takes {most}: enough for {most // needed} processes"
-    return Check("connections", "pass" if needed <= most else "fail", needed, output=said)
+    return Seen("connections", "pass" if needed <= most else "fail", needed, said)
 
 
-def _clock(database: Database) -> Check:
+def _clock(database: Database) -> Seen:
     """Leases go by the database's clock alone; but people compare its times with those of this host's logs."""
     database.measure_clock()
     offset = (database.clock.now() - time.time_ns() // 1000) / MICROS
     close = abs(offset) <= MOST_OFFSET_SECONDS
     said = "the database's clock against this host's, in seconds"
-    return Check("clock_offset", "pass" if close else "warn", round(offset, 3), "seconds", said)
+    return Seen("clock_offset", "pass" if close else "warn", round(offset, 3), said)
 
 
-def _report(checks: list[Check], *, as_json: bool) -> None:
+def _report(checks: list[Seen], *, as_json: bool) -> None:
     worst = "fail" if any(one.status == "fail" for one in checks) else "warn"
     found = [one for one in checks if one.status != "pass"]
-    items = [
-        {"name": one.name, "status": one.status, "value": one.value, "unit": one.unit, "output": one.output}
-        for one in checks
-    ]
+    items = [asdict(one) for one in checks]
     if as_json:
         show.document({"status": worst if found else "pass", "checks": items})
     else:

@@ -24,12 +24,13 @@ class CommandFailed(click.ClickException):
 
     def __init__(self, message: str, exit_code: int, problem: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
-        self.exit_code = exit_code
+        self.exit_code = exit_code  # type: ignore[misc]  # click declares it for the class and reads it of the instance
         self.problem = problem
+        context = click.get_current_context(silent=True)
+        self._as_json = context is not None and bool(context.params.get("as_json"))
 
     def show(self, file: Any = None) -> None:
-        context = click.get_current_context(silent=True)
-        if self.problem is not None and context is not None and context.params.get("as_json"):
+        if self.problem is not None and self._as_json:
             click.echo(json.dumps(self.problem, indent=2, ensure_ascii=False))
         click.echo(f"tenure: {self.message}", err=True, file=file)
 

@@ -10,17 +10,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import click
-from pydantic import ValidationError
 
 from app.access import Role
-from app.cli import direct, show
+from app.cli import show
 from app.cli.ages import Age
 from app.cli.client import Client
 from app.clock import MICROS, to_text
-from app.primitives.audit.model import new_id
-from app.primitives.keys import ops
-from app.primitives.keys.model import ApiKey, Create, Revoke, mint
-from app.primitives.keys.schemas import CreateApiKey
 
 COLUMNS = {
     "id": "id", "name": "name", "roles": "roles", "patterns": "names", "state": "state", "expires_at": "expires",
@@ -41,9 +36,16 @@ def command() -> None:
 @command.command()
 @click.option("--name", required=True, help="Who will use it; for people.")
 @click.option(
-    "--role", "roles", multiple=True, required=True, type=click.Choice([str(role) for role in Role]), help="May be repeated."
+    "--role",
+    "roles",
+    multiple=True,
+    required=True,
+    type=click.Choice([str(role) for role in Role]),
+    help="May be repeated.",
 )
-@click.option("--pattern", "patterns", multiple=True, help="Limit it to these names, such as 'billing.*'; may be repeated.")
+@click.option(
+    "--pattern", "patterns", multiple=True, help="Limit it to these names, such as 'billing.*'; may be repeated."
+)
 @click.option("--expires-in", type=Age(least=1), help="After so long it is refused: 90s, 15m, 12h, 30d.")
 @click.option("--direct", "directly", is_flag=True, help=DIRECT)
 @click.option("--json", "as_json", is_flag=True, help=JSON)
@@ -56,11 +58,12 @@ def create(
     as_json: bool,  # noqa: FBT001
 ) -> None:
     """Create a key and print its secret, which is not shown again."""
-    body: dict[str, Any] = {"name": name, "roles": list(roles), "patterns": list(patterns)}
-    wanted = _valid(body)
     if directly:
-        made = _create_directly(wanted, expires_in)
+        from app.cli import direct  # noqa: PLC0415 - slow to import
+
+        made = direct.create_key(name, roles, patterns, expires_in)
     else:
+        body: dict[str, Any] = {"name": name, "roles": list(roles), "patterns": list(patterns)}
         if expires_in is not None:
             body["expires_at"] = to_text((int(time.time()) + expires_in) * MICROS)
         with Client() as client:
@@ -69,7 +72,9 @@ def create(
         show.document(made)
         return
     until = f", until {made['expires_at']}" if made["expires_at"] else ""
-    show.note(f"Made the key {made['id']} ({', '.join(made['roles'])}{until}). This is its secret; it is not shown again:")
+    show.note(
+        f"Made the key {made['id']} ({', '.join(made['roles'])}{until}). This is its secret; it is not shown again:"
+    )
     click.echo(made["key"])
 
 
@@ -79,9 +84,9 @@ def create(
 def list_(directly: bool, as_json: bool) -> None:  # noqa: FBT001
     """List all keys, newest first, without their secrets; revoked ones stay."""
     if directly:
-        with direct.database() as database:
-            found = sorted(database.read(ops.all_keys, None), key=lambda key: (key.created_at, key.id), reverse=True)
-            items, now = [_view(key) for key in found], to_text(database.clock.now())
+        from app.cli import direct  # noqa: PLC0415
+
+        items, now = direct.list_keys()
     else:
         with Client() as client:
             items, now = client.every("/v1/api-keys"), to_text(int(time.time()) * MICROS)
@@ -100,9 +105,9 @@ def revoke(key_id: str, directly: bool, as_json: bool) -> None:  # noqa: FBT001
     if not (key_id.isascii() and key_id.isalnum()):
         raise click.UsageError("an id has letters and digits only: the part of a key between its first and second `_`")
     if directly:
-        with direct.database() as database:
-            done = direct.run(database, ops.revoke, Revoke(key_id, direct.OPERATOR, direct.REQUEST_ID, new_id()))
-        revoked = {**_view(done.key), "replayed": done.replayed}
+        from app.cli import direct  # noqa: PLC0415
+
+        revoked = direct.revoke_key(key_id)
     else:
         with Client() as client:
             revoked = client.delete(f"/v1/api-keys/{key_id}")
@@ -110,39 +115,6 @@ def revoke(key_id: str, directly: bool, as_json: bool) -> None:  # noqa: FBT001
         show.document(revoked)
         return
     show.note(f"The key {key_id} ({revoked['name']}) {'was revoked before' if revoked['replayed'] else 'is revoked'}.")
-
-
-def _valid(body: dict[str, Any]) -> CreateApiKey:
-    """What the service itself would check, before anything is touched."""
-    try:
-        return CreateApiKey.model_validate({**body, "roles": [Role(role) for role in body["roles"]]})
-    except ValidationError as wrong:
-        first = wrong.errors(include_input=False, include_url=False)[0]
-        raise click.UsageError(f"--{str(first['loc'][0]).removesuffix('s')}: {first['msg']}") from None
-
-
-def _create_directly(wanted: CreateApiKey, expires_in: int | None) -> dict[str, Any]:
-    new = mint()
-    with direct.database() as database:
-        expires_at = None if expires_in is None else database.clock.now() + expires_in * MICROS
-        roles, patterns = tuple(dict.fromkeys(wanted.roles)), tuple(dict.fromkeys(wanted.patterns))
-        key = direct.run(
-            database,
-            ops.create,
-            Create(
-                new.id, new.digest, wanted.name, roles, patterns, expires_at, direct.OPERATOR, direct.REQUEST_ID, new_id()
-            ),
-        )
-    return {**_view(key), "key": new.text}
-
-
-def _view(key: ApiKey) -> dict[str, Any]:
-    """As over HTTP."""
-    moments = {name: getattr(key, name) for name in ("created_at", "expires_at", "revoked_at", "last_used_at")}
-    return {
-        "id": key.id, "name": key.name, "roles": [str(role) for role in key.roles], "patterns": list(key.patterns),
-        **{name: None if moment is None else to_text(moment) for name, moment in moments.items()},
-    }  # fmt: skip
 
 
 def _state(item: dict[str, Any], now: str) -> str:

@@ -80,6 +80,10 @@ def _greet(settings: Settings, port: int, *, open_door: bool) -> None:
     key = "" if open_door else " -H 'Authorization: Bearer <api key>'"
     lines = [f"Tenure listens on {base}   (docs: {base}/docs)"]
     if open_door:
-        lines.append("There is no API key yet: only calls from this machine are served. Make one: tenure keys create --help")
-    lines.append(f"""Try: curl{key} --json '{{"queue":"hello","type":"greet","payload":{{"name":"Ada"}}}}' {base}/v1/jobs""")
+        lines.append(
+            "There is no API key yet: only calls from this machine are served. Make one: tenure keys create --help"
+        )
+    lines.append(
+        f"""Try: curl{key} --json '{{"queue":"hello","type":"greet","payload":{{"name":"Ada"}}}}' {base}/v1/jobs"""
+    )
     click.echo("\n".join(lines), err=True)

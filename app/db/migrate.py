@@ -76,9 +76,9 @@ def _scripts() -> ScriptDirectory:
 def folder() -> Path:
     """Where env.py and the revisions are: inside the installed package, or in the source tree beside it."""
     package = Path(__file__).resolve().parent.parent
-    for place in (package / "migrations", package.parent / "alembic"):
-        if (place / "env.py").exists():
-            return place
+    for candidate in (package / "migrations", package.parent / "alembic"):
+        if (candidate / "env.py").exists():
+            return candidate
     raise StartupProblem("the migrations are missing from this installation")
 
 

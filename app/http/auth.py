@@ -7,11 +7,13 @@ that this process cannot see must not be outlived for long. `app.primitives.keys
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import ipaddress
 import re
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -23,6 +25,7 @@ from app.clock import MICROS, steady_micros
 from app.errors import DATABASE_UNAVAILABLE, UNAUTHENTICATED, Refusal, StartupProblem
 from app.http.bodies import header
 
+LATE_AFTER_SECONDS = 2.5
 STALE_AFTER_SECONDS = 60
 LEAST_BETWEEN_REFRESHES = MICROS // 2
 KEY = re.compile(r"tnr_([0-9A-Za-z]{12})_[0-9A-Za-z]{49,}")
@@ -55,7 +58,8 @@ class Directory:
         self._entries: dict[str, Entry] = {}
         self._open = False
         self._loaded: int | None = None
-        self._tried = 0
+        self._tried = -LEAST_BETWEEN_REFRESHES
+        self._renewal: asyncio.Task[None] | None = None
 
     def replace(self, entries: Iterable[Entry]) -> None:
         """Take a fresh copy. Without a single row, loopback callers need no key; a revoked key is a row."""
@@ -100,17 +104,45 @@ class Directory:
 
     async def look_again(self, key_id: str) -> bool:
         """Renew the copy because `key_id` is not in it; True if it is worth a second look. At most twice a second."""
-        if key_id in self._entries or self.refresh is None or steady_micros() - self._tried < LEAST_BETWEEN_REFRESHES:
+        if key_id in self._entries:
             return False
-        self._tried = steady_micros()
-        await self.refresh()
+        renewal = self._renew()
+        if renewal is not None:
+            await asyncio.shield(renewal)
         return key_id in self._entries
+
+    async def keep_current(self) -> None:
+        """Renew a copy that its loop has left behind (it backs off after faults); wait for it only if the copy is too old
+        to be relied on. Raises: Refusal `database_unavailable` if it still is.
+        """
+        age = self.age_seconds()
+        if age is not None and age < LATE_AFTER_SECONDS:
+            return
+        renewal = self._renew()
+        if renewal is not None and (age is None or age > STALE_AFTER_SECONDS):
+            await asyncio.shield(renewal)
+        self.require_fresh()
+
+    def _renew(self) -> asyncio.Task[None] | None:
+        """The renewal under way, or a new one; None if the last began less than half a second ago."""
+        if self._renewal is not None and not self._renewal.done():
+            return self._renewal
+        if self.refresh is None or steady_micros() - self._tried < LEAST_BETWEEN_REFRESHES:
+            return None
+        self._tried = steady_micros()
+        self._renewal = asyncio.create_task(self._refreshed(self.refresh))
+        return self._renewal
+
+    @staticmethod
+    async def _refreshed(refresh: Callable[[], Awaitable[None]]) -> None:
+        with suppress(Refusal):  # the database is away: the copy stays as it is, and grows older
+            await refresh()
 
 
 async def identify(scope: Scope, runtime: Any) -> Principal:
     """The caller of this request. Raises: Refusal `unauthenticated`; `database_unavailable` when keys cannot be checked."""
     directory: Directory = runtime.state("keys")
-    directory.require_fresh()
+    await directory.keep_current()
     value = header(scope, b"authorization")
     if value is None:
         principal = _without_key(scope, directory)

@@ -80,6 +80,7 @@ class Desk:
     _places: Counter[Hashable] = field(default_factory=Counter)
     _signalled: Counter[Hashable] = field(default_factory=Counter)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _at_round: asyncio.Lock = field(default_factory=asyncio.Lock)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     def start(self) -> None:
@@ -87,8 +88,11 @@ class Desk:
         self._tasks = [asyncio.create_task(body(), name=name) for name, body in bodies]
 
     async def stop(self) -> None:
+        """End the tasks; a round that is under way is finished first, for it may hold grants that somebody waits for."""
+        async with self._at_round:
+            for task in self._tasks:
+                task.cancel()
         for task in self._tasks:
-            task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
 
@@ -158,14 +162,15 @@ class Desk:
     async def _rounds(self) -> None:
         while True:
             await self._changed.wait()
-            self._changed.clear()
-            standing = self._standing()
-            if standing:
-                try:
-                    await self._round(standing)
-                except Exception as error:  # the desk must outlive every fault; its claims are told
-                    log.error("desk_round_failed", error=type(error).__name__, exc_info=error)
-                    self._settle_all(standing)
+            async with self._at_round:
+                self._changed.clear()
+                standing = self._standing()
+                if standing:
+                    try:
+                        await self._round(standing)
+                    except Exception as error:  # the desk must outlive every fault; its claims are told
+                        log.error("desk_round_failed", error=type(error).__name__, exc_info=error)
+                        self._settle_all(standing)
 
     def _standing(self) -> list[_Waiting]:
         """Who takes part in the next round: newcomers, and as many others as the work that has appeared can serve; the
@@ -175,7 +180,7 @@ class Desk:
         chosen: list[_Waiting] = []
         for entry in list(self._waiting):
             if len(chosen) == ROUND_CLAIMS:
-                self._signalled.update(signalled)  # the others stand in the next round
+                self._signalled.update(+signalled)  # the others stand in the next round
                 self._changed.set()
                 break
             flow = next((one for one, count in signalled.items() if count > 0 and entry.claim.wants(one)), None)
@@ -208,10 +213,16 @@ class Desk:
     async def _answer(self, entry: _Waiting, outcome: Any) -> None:
         if entry.left or entry.gone():
             if outcome is not None and not isinstance(outcome, Refusal):
-                await self.ports.give_back(outcome)
+                await self._give_back(outcome)
             outcome = None
         if not entry.future.done():
             entry.future.set_result(outcome)
+
+    async def _give_back(self, outcome: Any) -> None:
+        try:
+            await self.ports.give_back(outcome)
+        except Exception as error:  # the others of the round must get theirs; this one's leases end by themselves
+            log.error("desk_give_back_failed", error=type(error).__name__, exc_info=error)
 
     def _settle_all(self, standing: list[_Waiting]) -> None:
         for entry in standing:

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from sqlalchemy import Column, Connection, Index, MetaData, Table, make_url, text
+from sqlalchemy import Column, Connection, Index, MetaData, Table, make_url, select, text
 
 from app.db import engines
 from app.db.database import Database
 from app.db.metadata import TABLE_OPTIONS, Count, Key, Moment, Name, Opaque
 from app.db.tx import Tx
 from tests.servers import Engine
+from tests.servers.proxy import Proxy
 
 SERVERS = ("mariadb", "mysql", "postgresql")
 

@@ -100,11 +100,11 @@ class ServiceProcess:
         eventually(self._answers, START_SECONDS, "the service answers /startupz")
         return self
 
-    def _announced(self) -> str | None:
+    def _announced(self) -> str:
         if self.process.poll() is not None:
             raise NeverHappened(f"the service ended with {self.process.returncode}:\n{self.log()}")
         found = _LISTENS.search(self.log())
-        return found[1] if found else None
+        return found[1] if found else ""
 
     def _answers(self) -> bool:
         if self.process.poll() is not None:

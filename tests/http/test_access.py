@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.access import INCLUDES, Principal, Role
+from app.access import ANONYMOUS, INCLUDES, Principal, Role
 from app.clock import MICROS
 from app.errors import Refusal, StartupProblem
-from app.http.auth import STALE_AFTER_SECONDS, Directory, Entry, is_loopback, refuse_open_bind
-from app.primitives.keys.model import ALPHABET, check, digest, mint
+from app.http.auth import LATE_AFTER_SECONDS, STALE_AFTER_SECONDS, Directory, Entry, is_loopback, refuse_open_bind
+from app.primitives.audit.model import new_id
+from app.primitives.keys.model import ALPHABET, Create, Revoke, check, digest, mint
 from app.settings import Settings
 from tests.http.conftest import Service
 from tests.http.test_requests import GOOD, is_problem
@@ -189,10 +190,6 @@ async def test_a_key_made_by_another_replica_is_found_at_its_first_use(
 ) -> None:
     await service.key_of(Role.ADMIN)
     new = mint()
-    from app.access import ANONYMOUS
-    from app.primitives.audit.model import new_id
-    from app.primitives.keys.model import Create
-
     create = Create(new.id, new.digest, "late", (Role.PRODUCER,), (), None, ANONYMOUS, None, new_id())
     await service.runtime.lane("keys.create").submit(create)  # this process's copy does not hear of it
     answer = await (await service.client(new.text)).post("/v1/demo/echo", json=GOOD)
@@ -216,3 +213,37 @@ async def test_names_outside_a_keys_patterns_are_forbidden(service: Service) -> 
     assert (await client.post("/v1/demo/echo", json={**GOOD, "queue": "billing.x"})).status_code == 201
     problem = is_problem(await client.post("/v1/demo/echo", json={**GOOD, "queue": "mail"}), 403, "forbidden")
     assert problem["reason"] == "name_pattern"
+
+
+@pytest.mark.anyio
+async def test_a_copy_that_its_loop_left_behind_is_renewed_by_requests(service: Service) -> None:
+    """After a fault the loop backs off for up to half a minute; revocations must be in force sooner than that."""
+    admin = await service.key_of(Role.ADMIN)
+    await service.runtime.loops["keys.directory"].stop()
+    client = await service.client(admin)
+    revoke = Revoke(admin.split("_")[1], ANONYMOUS, None, new_id())
+    await service.runtime.lane("keys.revoke").submit(revoke)
+    assert (await client.get("/v1/api-keys")).status_code == 200
+    directory = service.runtime.state("keys")
+    directory._loaded -= int(LATE_AFTER_SECONDS * MICROS)
+    directory._tried = 0
+    await client.get("/v1/api-keys")  # begins the renewal without waiting for it
+    await directory._renewal
+    is_problem(await client.get("/v1/api-keys"), 401, "unauthenticated")
+
+
+@pytest.mark.anyio
+async def test_a_copy_too_old_to_be_relied_on_is_renewed_before_it_is_used(service: Service) -> None:
+    admin = await service.key_of(Role.ADMIN)
+    await service.runtime.loops["keys.directory"].stop()
+    directory = service.runtime.state("keys")
+    client = await service.client(admin)
+    directory._loaded -= 2 * STALE_AFTER_SECONDS * MICROS
+    directory._tried = 0
+    assert (await client.get("/v1/api-keys")).status_code == 200
+    directory._loaded -= 2 * STALE_AFTER_SECONDS * MICROS
+    service.runtime.lane("keys.directory").capacity = 0
+    directory._tried = 0
+    answer = await client.get("/v1/api-keys")
+    is_problem(answer, 503, "database_unavailable")
+    assert answer.headers["retry-after"] == "2"

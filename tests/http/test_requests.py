@@ -260,3 +260,9 @@ async def test_the_access_line_names_the_template_and_never_the_query(
     assert shown[0]["principal"] == key.split("_")[1]
     assert shown[0]["ms"] > 0
     assert "hunter2" not in str(captured_logs)
+
+
+async def test_a_page_is_counted_by_its_template_too(service: Service, captured_logs: list[dict[str, Any]]) -> None:
+    await (await service.client()).get("/plain/page")
+    assert [one["route"] for one in captured_logs if one["event"] == "request"] == ["/plain/page"]
+    assert 'route="/plain/page"' in (await (await service.client()).get("/metrics")).text

@@ -139,6 +139,23 @@ def test_a_newer_schema_is_fine_and_left_alone(database: Database, database_url:
 
 
 @pytest.mark.engines(*SERVERS)
+def test_a_server_that_does_not_answer_is_told_in_one_line(database_url: str) -> None:
+    nowhere = make_url(database_url).set(port=1, password="quite-secret").render_as_string(hide_password=False)
+    with pytest.raises(StartupProblem, match="the migration of .* stopped") as raised:
+        migrate.upgrade(nowhere)
+    process = start_alembic(nowhere, "upgrade", "head")
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert "Traceback" not in output
+    assert "quite-secret" not in f"{raised.value}{output}"
+
+
+def test_a_revision_that_does_not_exist_is_told_in_one_line(database_url: str) -> None:
+    with pytest.raises(StartupProblem, match="was not migrated"):
+        migrate.upgrade(database_url, revision="no_such_revision")
+
+
+@pytest.mark.engines(*SERVERS)
 def test_the_probe_is_caught_up_after_the_migration(database: Database, database_url: str) -> None:
     assert database.capabilities["skip_locked"] == "unproven"
     migrate.upgrade(database_url)

@@ -135,7 +135,7 @@ class MySQL(Dialect):
                 "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('innodb_flush_log_at_trx_commit', 'sync_binlog', 'log_bin', "
                 "'binlog_format', 'read_only', 'super_read_only', 'wsrep_on')"
             ).all()
-        )  # type: ignore[arg-type]  # rows of two are pairs
+        )
         binlog = seen.get("log_bin") == "ON"
         flush, sync = seen.get("innodb_flush_log_at_trx_commit", "?"), seen.get("sync_binlog", "?")
         formatted = seen.get("binlog_format", "ROW")

@@ -32,7 +32,8 @@ def renew(tx: Tx, commands: Sequence[Renew]) -> list[list[Renewed | Refusal]]:
     else:
         rows, names = _look(tx, commands)  # others were quicker at some
         refused = _refused(tx, commands, rows, names)
-        ends = {row.id: row.due_at for row in rows.values() if row.due_at is not None}
+        live = store.select_live(tx, list(rows)) if rows else set()
+        ends = {row.id: row.due_at for row in rows.values() if row.id in live}
     outcomes = _answers(tx, commands, rows, refused, ends)
     _keep_progress(tx, commands, outcomes)
     _tell(tx, commands, outcomes, rows, names)
@@ -128,9 +129,7 @@ def _answers(
         if refusal is not None:
             return refusal
         row = rows[beat.id]
-        if ends[row.id] < min(
-            _ceiling(row), tx.now + _lease(beat, row)
-        ):  # it ran out by the database's clock before the write
+        if row.id not in ends:  # it had run out by the database's own clock
             return lost("expired", row.fence)
         asked_to = row.cancel_requested_at is not None
         return Renewed(row.id, ends[row.id], asked_to, reasons.get(row.id) if asked_to else None)

@@ -55,7 +55,8 @@ def abandon(tx: Tx, commands: Sequence[Batch]) -> list[int]:
             # a server that does not hold its locks: keep to what was written
             running = held.select_running(tx, [row.id for row in rows])
             moved = [move for move in moved if move.change["b_id"] not in running]
-        held.insert_events(tx, [event for move in moved for event in move.events])
+        if events := [event for move in moved for event in move.events]:
+            held.insert_events(tx, events)
         moves.tell(tx, moved)
     return [len(rows), *(0 for _ in commands[1:])]
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
 from uuid import UUID
+
+import structlog
 
 from app.access import Role
 from app.errors import NOT_FOUND, STATE_CONFLICT, VERDICT_CONFLICT, VERDICT_REQUIRED, Refusal
@@ -39,6 +42,7 @@ from app.primitives.jobs.schemas.views import (
     moment_view,
 )
 
+log = structlog.get_logger("tenure.jobs")
 router = thin_router("/v1/jobs", tags=["jobs"])
 
 JOB = {"job_id": IdText}
@@ -246,9 +250,11 @@ async def change_jobs(call: Call[ChangeJobs]) -> Answer:
             left = body.limit - step.matched
             bulk = replace(bulk, left=left, before=step.before, matched=step.matched, changed=step.changed)
             more = step.more
-    except Refusal:
+    except Refusal as refusal:
+        log.warning("bulk_broke_off", action=body.action.value, changed=bulk.changed, code=refusal.code.name)
         if bulk.matched:
-            lane.put(replace(bulk, over=True))  # what was done is audited as soon as the database takes it
+            with suppress(Refusal):  # the first one is the caller's answer
+                _ = lane.put(replace(bulk, over=True))  # what was done is audited as soon as the database takes it
         raise
     return Answer(
         {

@@ -119,6 +119,12 @@ def select_running(tx: Tx, ids: Sequence[bytes]) -> set[bytes]:
     return {row.id for row in tx.conn.execute(query, {"ids": list(ids)})}
 
 
+def select_live(tx: Tx, ids: Sequence[bytes]) -> set[bytes]:
+    """Which of these jobs run under a lease that holds by the database's own clock."""
+    query = select(jobs.c.id).where(jobs.c.id.in_(IDS), jobs.c.state == State.RUNNING, live(tx))
+    return {row.id for row in tx.conn.execute(query, {"ids": list(ids)})}
+
+
 def insert_results(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> None:
     tx.conn.execute(insert(job_results), list(rows))
 
