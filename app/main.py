@@ -45,7 +45,13 @@ def create_app(settings: Settings | None = None, *, database: Database | None = 
             if database is None:
                 await asyncio.to_thread(runtime.database.shutdown)
 
-    return build(runtime, [primitive.router for primitive in PRIMITIVES], lifespan=lifespan)
+    return build(
+        runtime,
+        [primitive.router for primitive in PRIMITIVES],
+        checks=[primitive.checks for primitive in PRIMITIVES if primitive.checks is not None],
+        collectors=[primitive.collect for primitive in PRIMITIVES if primitive.collect is not None],
+        lifespan=lifespan,
+    )
 
 
 def open_database(settings: Settings) -> Database:
