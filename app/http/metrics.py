@@ -91,6 +91,7 @@ class _RuntimeCollector(Collector):
         runtime = self._runtime
         yield from _lanes(runtime.lanes)
         yield from _loops(runtime.loops)
+        yield _desks(runtime.desks)
         yield from _service(runtime)
         for collect in self._collectors:
             yield from collect(runtime)
@@ -105,6 +106,13 @@ def _lanes(lanes: Iterable[Any]) -> Iterable[Metric]:
         served.add_metric([lane.spec.name], lane.served)
         batches.add_metric([lane.spec.name], lane.batches)
     return waiting, served, batches
+
+
+def _desks(desks: dict[str, Any]) -> Metric:
+    waiting = GaugeMetricFamily("tenure_desk_waiting", "Claims that wait for work in this process.", labels=["desk"])
+    for name, desk in desks.items():
+        waiting.add_metric([name], len(desk))
+    return waiting
 
 
 def _loops(loops: dict[str, Any]) -> Iterable[Metric]:

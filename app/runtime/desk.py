@@ -208,6 +208,10 @@ class Desk:
                 back[entry] = None
             else:
                 await self._answer(entry, None if empty else outcome)
+        for entry in list(back):
+            if entry.once or entry.left:  # its wait ended while others were answered
+                del back[entry]
+                await self._answer(entry, None)
         self._waiting = back | self._waiting  # to the front of the line, in their old order
 
     async def _answer(self, entry: _Waiting, outcome: Any) -> None:

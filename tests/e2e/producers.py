@@ -42,6 +42,7 @@ class Producers:
         for thread in self._threads:
             thread.join(LAST_SECONDS)
             assert not thread.is_alive(), "a producer got no answer until the end"
+        self._acks.close()
 
     @property
     def finished(self) -> bool:

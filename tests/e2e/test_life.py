@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -67,7 +68,7 @@ def test_sigterm_answers_fifty_waiting_claims_empty_and_exits_with_0(service: Se
 
 def _waiting_claims(service: ServiceProcess) -> int:
     for line in httpx.get(f"{service.url}/metrics", trust_env=False, timeout=30).text.splitlines():
-        if line.startswith("tenure_desk_waiting") or line.startswith("tenure_waiting_claims"):
+        if line.startswith('tenure_desk_waiting{desk="jobs"}'):
             return int(float(line.rsplit(" ", 1)[1]))
     return -1
 
@@ -86,8 +87,6 @@ def test_sigterm_under_load_loses_no_acknowledged_job(
 
 
 def test_sigint_ends_the_service_like_sigterm(service: ServiceProcess) -> None:
-    import signal
-
     service.process.send_signal(signal.SIGINT)
     assert service.process.wait(20) == 0
 

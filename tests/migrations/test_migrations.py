@@ -141,7 +141,7 @@ def test_a_newer_schema_is_fine_and_left_alone(database: Database, database_url:
 @pytest.mark.engines(*SERVERS)
 def test_a_server_that_does_not_answer_is_told_in_one_line(database_url: str) -> None:
     nowhere = make_url(database_url).set(port=1, password="quite-secret").render_as_string(hide_password=False)
-    with pytest.raises(StartupProblem, match="the migration of .* stopped") as raised:
+    with pytest.raises(StartupProblem, match=r"the migration of .* stopped") as raised:
         migrate.upgrade(nowhere)
     process = start_alembic(nowhere, "upgrade", "head")
     output, _ = process.communicate(timeout=120)

@@ -33,7 +33,7 @@ class Wish:
 
 
 @dataclass
-class Counter_:
+class Store:
     """The other side of the desk: a stock of things by place, handed out a round at a time."""
 
     stock: dict[str, list[str]] = field(default_factory=dict)
@@ -88,17 +88,17 @@ class Counter_:
 
 
 @pytest.fixture
-async def counter() -> Counter_:
-    return Counter_()
+async def counter() -> Store:
+    return Store()
 
 
 @pytest.fixture
-async def make_desk(counter: Counter_) -> AsyncIterator[Callable[..., Desk]]:
+async def make_desk(counter: Store) -> AsyncIterator[Callable[..., Desk]]:
     desks: list[Desk] = []
 
-    def make(*, poll_seconds: float = NEVER, capacity: int = 5000) -> Desk:
+    def make(*, poll_seconds: float = NEVER, capacity: int = 5000, deadline_seconds: float = SECONDS) -> Desk:
         ports = DeskPorts(counter.serve, counter.peek, counter.give_back, bool)
-        desk = Desk(ports, poll_seconds, capacity, asyncio.Event())
+        desk = Desk(ports, poll_seconds, capacity, deadline_seconds, asyncio.Event())
         desk.start()
         desks.append(desk)
         return desk
@@ -118,7 +118,7 @@ def stays() -> bool:
     return False
 
 
-async def waiting(desk: Desk, counter: Counter_, *wishes: Wish, gone: Callable[[], bool] = stays) -> list[asyncio.Task[Any]]:
+async def waiting(desk: Desk, counter: Store, *wishes: Wish, gone: Callable[[], bool] = stays) -> list[asyncio.Task[Any]]:
     """Tasks of claims that have been tried once, in vain, and wait now."""
     before = sum(len(one) for one in counter.rounds)
     tasks = [asyncio.create_task(desk.claim(wish, NEVER, gone)) for wish in wishes]
@@ -127,7 +127,7 @@ async def waiting(desk: Desk, counter: Counter_, *wishes: Wish, gone: Callable[[
     return tasks
 
 
-async def settled(desk: Desk, counter: Counter_, least: int) -> None:
+async def settled(desk: Desk, counter: Store, least: int) -> None:
     """Return when the round under way has put its claims back."""
     async with asyncio.timeout(SECONDS), desk._at_round:
         assert len(desk) >= least
@@ -140,7 +140,7 @@ async def told(task: asyncio.Task[Any]) -> Any:
 # -- who is served ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_claim_finds_work_that_is_there_at_once(desk: Desk, counter: Counter_) -> None:
+async def test_a_claim_finds_work_that_is_there_at_once(desk: Desk, counter: Store) -> None:
     counter.stock = {"q": ["a", "b"]}
     assert await desk.claim(Wish("w", limit=2), 0, stays) == ["a", "b"]
     assert await desk.claim(Wish("w"), 0, stays) is None
@@ -149,19 +149,19 @@ async def test_a_claim_finds_work_that_is_there_at_once(desk: Desk, counter: Cou
     assert len(desk) == 0
 
 
-async def test_a_waiting_claim_is_answered_as_soon_as_there_is_work(desk: Desk, counter: Counter_) -> None:
+async def test_a_waiting_claim_is_answered_as_soon_as_there_is_work(desk: Desk, counter: Store) -> None:
     (task,) = await waiting(desk, counter, Wish("w"))
     counter.stock = {"q": ["a"]}
     desk.wake({"q": 1})
     assert await told(task) == ["a"]
 
 
-async def test_a_claim_whose_wait_ends_is_answered_empty(desk: Desk, counter: Counter_) -> None:
+async def test_a_claim_whose_wait_ends_is_answered_empty(desk: Desk, counter: Store) -> None:
     assert await desk.claim(Wish("w"), 0.01, stays) is None
     assert len(desk) == 0
 
 
-async def test_a_claim_that_was_never_tried_is_tried_although_its_wait_has_ended(desk: Desk, counter: Counter_) -> None:
+async def test_a_claim_that_was_never_tried_is_tried_although_its_wait_has_ended(desk: Desk, counter: Store) -> None:
     counter.go.clear()
     first = asyncio.create_task(desk.claim(Wish("first"), 0, stays))
     await asyncio.wait_for(counter.entered.wait(), SECONDS)
@@ -173,7 +173,7 @@ async def test_a_claim_that_was_never_tried_is_tried_although_its_wait_has_ended
     assert sorted([await told(first), await told(second)]) == [["a"], ["b"]]
 
 
-async def test_the_one_that_waited_longest_is_served_first(desk: Desk, counter: Counter_) -> None:
+async def test_the_one_that_waited_longest_is_served_first(desk: Desk, counter: Store) -> None:
     tasks = await waiting(desk, counter, *(Wish(f"w{number}") for number in range(5)))
     for number in range(5):
         counter.stock = {"q": [f"job {number}"]}
@@ -181,7 +181,7 @@ async def test_the_one_that_waited_longest_is_served_first(desk: Desk, counter: 
         assert await told(tasks[number]) == [f"job {number}"]
 
 
-async def test_a_claim_that_got_nothing_keeps_its_place_before_newcomers(desk: Desk, counter: Counter_) -> None:
+async def test_a_claim_that_got_nothing_keeps_its_place_before_newcomers(desk: Desk, counter: Store) -> None:
     (old,) = await waiting(desk, counter, Wish("old"))
     desk.wake({"q": 1})  # in vain: another replica was quicker
     await counter.until(lambda: counter.rounds[-1] == ["old"] and len(counter.rounds) == 2)
@@ -192,7 +192,7 @@ async def test_a_claim_that_got_nothing_keeps_its_place_before_newcomers(desk: D
     assert not new.done()
 
 
-async def test_only_as_many_are_called_up_as_there_is_work_for_them(desk: Desk, counter: Counter_) -> None:
+async def test_only_as_many_are_called_up_as_there_is_work_for_them(desk: Desk, counter: Store) -> None:
     await waiting(desk, counter, *(Wish(f"w{number}") for number in range(20)))
     counter.stock = {"q": ["a", "b", "c"]}
     rounds = len(counter.rounds)
@@ -201,7 +201,7 @@ async def test_only_as_many_are_called_up_as_there_is_work_for_them(desk: Desk, 
     assert counter.rounds[rounds:] == [["w0", "w1", "w2"]]
 
 
-async def test_one_that_takes_many_is_called_up_alone(desk: Desk, counter: Counter_) -> None:
+async def test_one_that_takes_many_is_called_up_alone(desk: Desk, counter: Store) -> None:
     await waiting(desk, counter, Wish("many", limit=10), Wish("one"))
     rounds = len(counter.rounds)
     counter.stock = {"q": ["a"]}
@@ -210,7 +210,7 @@ async def test_one_that_takes_many_is_called_up_alone(desk: Desk, counter: Count
     assert counter.rounds[rounds:] == [["many"]]
 
 
-async def test_nobody_is_called_up_for_work_that_he_did_not_ask_for(desk: Desk, counter: Counter_) -> None:
+async def test_nobody_is_called_up_for_work_that_he_did_not_ask_for(desk: Desk, counter: Store) -> None:
     other, mine = await waiting(desk, counter, Wish("other", places=("other",)), Wish("mine"))
     counter.stock = {"q": ["a"]}
     rounds = len(counter.rounds)
@@ -220,7 +220,7 @@ async def test_nobody_is_called_up_for_work_that_he_did_not_ask_for(desk: Desk, 
     assert not other.done()
 
 
-async def test_many_newcomers_share_rounds_of_a_bounded_size_and_none_is_forgotten(desk: Desk, counter: Counter_) -> None:
+async def test_many_newcomers_share_rounds_of_a_bounded_size_and_none_is_forgotten(desk: Desk, counter: Store) -> None:
     count = 2 * ROUND_CLAIMS + 10
     counter.stock = {"q": [str(number) for number in range(count)]}
     answers = await asyncio.gather(*(desk.claim(Wish(str(number)), 0, stays) for number in range(count)))
@@ -228,7 +228,7 @@ async def test_many_newcomers_share_rounds_of_a_bounded_size_and_none_is_forgott
     assert max(len(one) for one in counter.rounds) <= ROUND_CLAIMS
 
 
-async def test_work_that_comes_while_a_round_is_under_way_calls_up_the_next(desk: Desk, counter: Counter_) -> None:
+async def test_work_that_comes_while_a_round_is_under_way_calls_up_the_next(desk: Desk, counter: Store) -> None:
     (task,) = await waiting(desk, counter, Wish("w"))
     counter.go.clear()
     counter.entered.clear()
@@ -247,7 +247,7 @@ async def test_work_that_comes_while_a_round_is_under_way_calls_up_the_next(desk
 # -- who has left ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_caller_that_hung_up_before_the_round_is_given_nothing(desk: Desk, counter: Counter_) -> None:
+async def test_a_caller_that_hung_up_before_the_round_is_given_nothing(desk: Desk, counter: Store) -> None:
     left: list[bool] = []
     first, second = await waiting(desk, counter, Wish("gone"), Wish("stays"), gone=lambda: bool(left) and first_only())
 
@@ -264,7 +264,7 @@ async def test_a_caller_that_hung_up_before_the_round_is_given_nothing(desk: Des
     assert counter.returned == []
 
 
-async def test_what_was_claimed_for_a_caller_that_left_meanwhile_is_given_back(desk: Desk, counter: Counter_) -> None:
+async def test_what_was_claimed_for_a_caller_that_left_meanwhile_is_given_back(desk: Desk, counter: Store) -> None:
     left: list[bool] = []
     counter.go.clear()
     counter.stock = {"q": ["a", "b"]}
@@ -278,7 +278,7 @@ async def test_what_was_claimed_for_a_caller_that_left_meanwhile_is_given_back(d
     assert counter.returned == [["a"]]
 
 
-async def test_what_was_claimed_for_a_cancelled_request_is_given_back(desk: Desk, counter: Counter_) -> None:
+async def test_what_was_claimed_for_a_cancelled_request_is_given_back(desk: Desk, counter: Store) -> None:
     counter.go.clear()
     counter.stock = {"q": ["a"]}
     task = asyncio.create_task(desk.claim(Wish("w"), NEVER, stays))
@@ -292,7 +292,7 @@ async def test_what_was_claimed_for_a_cancelled_request_is_given_back(desk: Desk
     assert len(desk) == 0
 
 
-async def test_a_give_back_that_fails_takes_nothing_from_the_others(desk: Desk, counter: Counter_) -> None:
+async def test_a_give_back_that_fails_takes_nothing_from_the_others(desk: Desk, counter: Store) -> None:
     left: list[bool] = []
     counter.go.clear()
     counter.return_fault = Refusal(OVERLOADED, "Full.")
@@ -306,7 +306,7 @@ async def test_a_give_back_that_fails_takes_nothing_from_the_others(desk: Desk, 
     assert await told(gone) is None
 
 
-async def test_the_same_claim_again_takes_the_place_of_the_first(desk: Desk, counter: Counter_) -> None:
+async def test_the_same_claim_again_takes_the_place_of_the_first(desk: Desk, counter: Store) -> None:
     (first,) = await waiting(desk, counter, Wish("first", identity="claim-1"))
     (other,) = await waiting(desk, counter, Wish("other", identity="claim-2"))
     (second,) = await waiting(desk, counter, Wish("second", identity="claim-1"))
@@ -320,7 +320,7 @@ async def test_the_same_claim_again_takes_the_place_of_the_first(desk: Desk, cou
 # -- faults, limits, the end -----------------------------------------------------------------------------------------------
 
 
-async def test_a_refused_round_is_told_to_its_claims_and_the_desk_goes_on(desk: Desk, counter: Counter_) -> None:
+async def test_a_refused_round_is_told_to_its_claims_and_the_desk_goes_on(desk: Desk, counter: Store) -> None:
     counter.fault = Refusal(OVERLOADED, "Full.", retry_after_seconds=1)
     with pytest.raises(Refusal) as refused:
         await desk.claim(Wish("w"), NEVER, stays)
@@ -330,7 +330,7 @@ async def test_a_refused_round_is_told_to_its_claims_and_the_desk_goes_on(desk: 
     assert await desk.claim(Wish("w"), 0, stays) == ["a"]
 
 
-async def test_a_fault_in_a_round_is_told_to_its_claims_and_the_desk_goes_on(desk: Desk, counter: Counter_) -> None:
+async def test_a_fault_in_a_round_is_told_to_its_claims_and_the_desk_goes_on(desk: Desk, counter: Store) -> None:
     counter.fault = ZeroDivisionError()
     assert await asyncio.wait_for(desk.claim(Wish("w"), NEVER, stays), SECONDS) is None
     counter.fault = None
@@ -338,7 +338,7 @@ async def test_a_fault_in_a_round_is_told_to_its_claims_and_the_desk_goes_on(des
     assert await desk.claim(Wish("w"), 0, stays) == ["a"]
 
 
-async def test_more_claims_than_may_wait_are_refused(make_desk: Callable[..., Desk], counter: Counter_) -> None:
+async def test_more_claims_than_may_wait_are_refused(make_desk: Callable[..., Desk], counter: Store) -> None:
     desk = make_desk(capacity=2)
     await waiting(desk, counter, Wish("a"), Wish("b"))
     with pytest.raises(Refusal) as refused:
@@ -346,7 +346,7 @@ async def test_more_claims_than_may_wait_are_refused(make_desk: Callable[..., De
     assert (refused.value.code, refused.value.retry_after_seconds) == (OVERLOADED, 1)
 
 
-async def test_when_the_process_drains_every_waiting_claim_is_answered_at_once(desk: Desk, counter: Counter_) -> None:
+async def test_when_the_process_drains_every_waiting_claim_is_answered_at_once(desk: Desk, counter: Store) -> None:
     tasks = await waiting(desk, counter, *(Wish(str(number)) for number in range(10)))
     desk.draining.set()
     assert await asyncio.wait_for(asyncio.gather(*tasks), SECONDS) == [None] * 10
@@ -356,7 +356,7 @@ async def test_when_the_process_drains_every_waiting_claim_is_answered_at_once(d
     assert len(counter.rounds) == rounds
 
 
-async def test_a_round_that_is_under_way_when_the_desk_ends_is_finished(desk: Desk, counter: Counter_) -> None:
+async def test_a_round_that_is_under_way_when_the_desk_ends_is_finished(desk: Desk, counter: Store) -> None:
     counter.go.clear()
     counter.stock = {"q": ["a"]}
     served, empty = (asyncio.create_task(desk.claim(Wish(name), NEVER, stays)) for name in ("served", "empty"))
@@ -374,7 +374,7 @@ async def test_a_round_that_is_under_way_when_the_desk_ends_is_finished(desk: De
 
 
 async def test_the_poll_finds_what_other_replicas_made_available(
-    make_desk: Callable[..., Desk], counter: Counter_
+    make_desk: Callable[..., Desk], counter: Store
 ) -> None:
     desk = make_desk(poll_seconds=0.01)
     (task,) = await waiting(desk, counter, Wish("w"))
@@ -382,7 +382,7 @@ async def test_the_poll_finds_what_other_replicas_made_available(
     assert await told(task) == ["a"]
 
 
-async def test_the_poll_outlives_its_faults(make_desk: Callable[..., Desk], counter: Counter_) -> None:
+async def test_the_poll_outlives_its_faults(make_desk: Callable[..., Desk], counter: Store) -> None:
     desk = make_desk(poll_seconds=0.01)
     whole = desk.ports.peek
     faults: list[Exception] = [Refusal(OVERLOADED, "Full."), ZeroDivisionError()]
@@ -400,7 +400,7 @@ async def test_the_poll_outlives_its_faults(make_desk: Callable[..., Desk], coun
 
 
 async def test_a_thousand_idle_claims_cost_one_look_a_tick_and_no_thread(
-    make_desk: Callable[..., Desk], counter: Counter_
+    make_desk: Callable[..., Desk], counter: Store
 ) -> None:
     desk = make_desk(poll_seconds=0.01)
     threads, tasks = threading.active_count(), len(asyncio.all_tasks())
@@ -416,7 +416,7 @@ async def test_a_thousand_idle_claims_cost_one_look_a_tick_and_no_thread(
     assert await asyncio.wait_for(asyncio.gather(*claims), SECONDS) == [None] * 1000
 
 
-async def test_a_desk_without_claims_looks_at_nothing(make_desk: Callable[..., Desk], counter: Counter_) -> None:
+async def test_a_desk_without_claims_looks_at_nothing(make_desk: Callable[..., Desk], counter: Store) -> None:
     desk = make_desk(poll_seconds=0.001)
     assert await desk.claim(Wish("w"), 0, stays) is None
     looks = len(counter.peeks)

@@ -129,7 +129,12 @@ def test_steps_go_on_until_all_are_done_and_leave_later_comers_alone(
     now = first
     while now.more:
         now = step(
-            jobs, Action.CANCEL, queue="q", left=1000 - now.matched, before=now.before, matched=now.matched,
+            jobs,
+            Action.CANCEL,
+            queue="q",
+            left=1000 - now.matched,
+            before=now.before,
+            matched=now.matched,
             changed=now.changed,
         )
     assert (now.matched, now.changed) == (5, 5)

@@ -69,7 +69,10 @@ def test_a_job_that_waits_is_cancelled_at_once_and_kept_for_its_retention(jobs: 
     assert replace(outcome.job, correlation_id=None) == job
     (event,) = jobs.events(job_id)
     assert (event.kind, event.message, event.actor, event.request_id) == (
-        "cancelled", "not wanted", jobs.caller.principal.key_id, "request-1",
+        "cancelled",
+        "not wanted",
+        jobs.caller.principal.key_id,
+        "request-1",
     )
     assert jobs.claim() == ()
 
@@ -195,7 +198,9 @@ def test_only_dead_and_cancelled_jobs_are_retried(jobs: Jobs, state: State) -> N
     ("given", "left"),
     [(Verdict.SUCCEEDED, State.SUCCEEDED), (Verdict.DEAD, State.DEAD), (Verdict.RETRY, State.AVAILABLE)],
 )
-def test_a_verdict_moves_an_unknown_job_and_its_evidence_is_kept_as_sent(jobs: Jobs, given: Verdict, left: State) -> None:
+def test_a_verdict_moves_an_unknown_job_and_its_evidence_is_kept_as_sent(
+    jobs: Jobs, given: Verdict, left: State
+) -> None:
     job_id = in_state(jobs, State.UNKNOWN)
     outcome = good(run(jobs, reconcile, verdict(jobs, job_id, given, reference="ch_1")))
     job = jobs.job(job_id)
@@ -203,7 +208,10 @@ def test_a_verdict_moves_an_unknown_job_and_its_evidence_is_kept_as_sent(jobs: J
     assert (job.ended_at is None) == (left is State.AVAILABLE)
     event = jobs.events(job_id)[-1]
     assert (event.kind, event.category, bytes(event.detail), event.reference) == (
-        "reconciled", given.value, EVIDENCE, "ch_1",
+        "reconciled",
+        given.value,
+        EVIDENCE,
+        "ch_1",
     )
 
 
@@ -219,10 +227,14 @@ def test_the_first_verdict_stands(jobs: Jobs) -> None:
 
 def test_of_two_verdicts_in_one_unit_the_first_counts(jobs: Jobs) -> None:
     job_id = in_state(jobs, State.UNKNOWN)
-    first, same, other = jobs.database.run(reconcile, [
-        verdict(jobs, job_id, Verdict.SUCCEEDED), verdict(jobs, job_id, Verdict.SUCCEEDED),
-        verdict(jobs, job_id, Verdict.DEAD),
-    ])
+    first, same, other = jobs.database.run(
+        reconcile,
+        [
+            verdict(jobs, job_id, Verdict.SUCCEEDED),
+            verdict(jobs, job_id, Verdict.SUCCEEDED),
+            verdict(jobs, job_id, Verdict.DEAD),
+        ],
+    )
     assert (good(first).replayed, good(same).replayed, code(other)) == (False, True, "verdict_conflict")
 
 
@@ -251,9 +263,7 @@ def test_an_id_that_names_nothing_is_not_found(jobs: Jobs, op: Callable[..., Any
     assert code(run(jobs, op, verdict(jobs, new_id(), Verdict.DEAD))) == "not_found"
 
 
-@pytest.mark.parametrize(
-    ("op", "state"), [(cancel, State.AVAILABLE), (retry, State.DEAD), (reconcile, State.UNKNOWN)]
-)
+@pytest.mark.parametrize(("op", "state"), [(cancel, State.AVAILABLE), (retry, State.DEAD), (reconcile, State.UNKNOWN)])
 def test_a_key_limited_to_other_queues_may_not(jobs: Jobs, op: Callable[..., Any], state: State) -> None:
     job_id = in_state(jobs, state)
     limited = Caller(principal("k", "billing.*"), "r")

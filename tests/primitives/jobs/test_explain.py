@@ -38,7 +38,7 @@ def test_a_job_that_has_ended_says_so(jobs: Jobs, settled: Callable[[Any], Any])
     jobs.enqueue()
     grant = jobs.take(worker="w")
     jobs.settle(settled(grant))
-    (code, evidence), = reasons(jobs, grant.id).items()
+    ((code, evidence),) = reasons(jobs, grant.id).items()
     job = jobs.job(grant.id)
     assert (code, evidence.at, evidence.worker, evidence.category) == ("ended", job.ended_at, "w", job.category)
 
@@ -48,14 +48,23 @@ def test_an_unknown_job_waits_for_a_verdict(jobs: Jobs) -> None:
     grant = jobs.take()
     jobs.settle(unknown(grant, "no_answer", message="cut off"))
     evidence = reasons(jobs, grant.id)["verdict_required"]
-    assert (evidence.category, evidence.message, evidence.since) == ("no_answer", "cut off", jobs.events(grant.id)[0].at)
+    assert (evidence.category, evidence.message, evidence.since) == (
+        "no_answer",
+        "cut off",
+        jobs.events(grant.id)[0].at,
+    )
 
 
 def test_a_running_job_names_its_worker_and_the_end_of_its_lease(jobs: Jobs) -> None:
     jobs.enqueue()
     grant = jobs.take(worker="mailer-1", lease=30)
-    (code, evidence), = reasons(jobs, grant.id).items()
-    assert (code, evidence.worker, evidence.expires_at, evidence.attempt) == ("running", "mailer-1", grant.expires_at, 1)
+    ((code, evidence),) = reasons(jobs, grant.id).items()
+    assert (code, evidence.worker, evidence.expires_at, evidence.attempt) == (
+        "running",
+        "mailer-1",
+        grant.expires_at,
+        1,
+    )
     jobs.database.run(cancel, [Control(grant.id, jobs.caller, "too late")])
     both = reasons(jobs, grant.id)
     assert list(both) == ["cancel_requested", "running"]
@@ -76,7 +85,12 @@ def test_a_job_in_backoff_tells_the_error_that_it_waits_for(jobs: Jobs) -> None:
     grant = jobs.take()
     jobs.settle(failed(grant, "timeout", message="no answer", delay=60))
     evidence = reasons(jobs, grant.id)["due_later"]
-    assert (evidence.why, evidence.category, evidence.message, evidence.attempt) == ("backoff", "timeout", "no answer", 1)
+    assert (evidence.why, evidence.category, evidence.message, evidence.attempt) == (
+        "backoff",
+        "timeout",
+        "no answer",
+        1,
+    )
 
 
 def test_a_job_after_a_lost_lease_still_tells_the_last_real_error(jobs: Jobs) -> None:

@@ -64,10 +64,14 @@ def test_a_jobs_history_tells_every_attempt_in_order(jobs: Jobs) -> None:
     detail = read(jobs, job.id)
     assert [(event.kind, event.worker, event.fence) for event in detail.events] == [
         ("enqueued", None, None),
-        ("claimed", "w1", 1), ("failed", "w1", 1),
-        ("claimed", "w2", 2), ("released", "w2", 2),
-        ("claimed", "w3", 3), ("abandoned", "w3", 3),
-        ("claimed", "w4", 4), ("succeeded", "w4", 4),
+        ("claimed", "w1", 1),
+        ("failed", "w1", 1),
+        ("claimed", "w2", 2),
+        ("released", "w2", 2),
+        ("claimed", "w3", 3),
+        ("abandoned", "w3", 3),
+        ("claimed", "w4", 4),
+        ("succeeded", "w4", 4),
     ]
     assert (detail.job.correlation_id, detail.job.parent_operation_id) == ("c", "p")
     assert (detail.request_id, detail.created_by) == ("request-1", jobs.caller.principal.key_id)
@@ -117,7 +121,7 @@ def test_payload_and_result_are_given_only_if_asked_for_and_as_they_came(jobs: J
     job = jobs.enqueue(payload=payload)
     grant = jobs.take()
     jobs.beat(grant, progress=b'{"at": 1.0}')
-    jobs.settle(done(grant, b'[1.00]'))
+    jobs.settle(done(grant, b"[1.00]"))
     plain = read(jobs, job.id)
     assert (plain.payload, plain.result, plain.progress) == (None, None, b'{"at": 1.0}')
     whole = read(jobs, job.id, payload=True, result=True)
@@ -155,9 +159,17 @@ def many(jobs: Jobs) -> list[tuple[bytes, dict[str, Any]]]:
 
 
 WAYS: list[dict[str, Any]] = [
-    {}, {"queue": "a"}, {"type": "y"}, {"queue": "a", "type": "x"}, {"state": State.SCHEDULED},
-    {"queue": "a", "state": State.AVAILABLE}, {"correlation_id": "c1"}, {"parent_operation_id": "p0"},
-    {"correlation_id": "c3", "queue": "b", "state": State.AVAILABLE}, {"queue": "none"}, {"correlation_id": "none"},
+    {},
+    {"queue": "a"},
+    {"type": "y"},
+    {"queue": "a", "type": "x"},
+    {"state": State.SCHEDULED},
+    {"queue": "a", "state": State.AVAILABLE},
+    {"correlation_id": "c1"},
+    {"parent_operation_id": "p0"},
+    {"correlation_id": "c3", "queue": "b", "state": State.AVAILABLE},
+    {"queue": "none"},
+    {"correlation_id": "none"},
     {"correlation_id": "c1", "parent_operation_id": "p0"},
 ]
 
@@ -166,8 +178,12 @@ WAYS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("few", [0, 2000], ids=["as if many", "as few"])
 @pytest.mark.parametrize("window", [3, 20_000], ids=["short windows", "one window"])
 def test_pages_of_any_filter_hold_each_job_once_and_newest_first(
-    jobs: Jobs, many: list[tuple[bytes, dict[str, Any]]], monkeypatch: pytest.MonkeyPatch, wanted: dict[str, Any],
-    few: int, window: int,
+    jobs: Jobs,
+    many: list[tuple[bytes, dict[str, Any]]],
+    monkeypatch: pytest.MonkeyPatch,
+    wanted: dict[str, Any],
+    few: int,
+    window: int,
 ) -> None:
     monkeypatch.setattr(lists, "FEW", few)
     monkeypatch.setattr(lists, "WINDOW", window)
@@ -238,7 +254,9 @@ def test_another_replica_sees_the_same(jobs: Jobs, replica: Callable[[], Jobs]) 
 
 
 async def enqueued(service: Service, **fields: Any) -> dict[str, Any]:
-    answer: dict[str, Any] = await service.post("/v1/jobs", {"queue": "q", "type": "t", "payload": {}, **fields}, status=201)
+    answer: dict[str, Any] = await service.post(
+        "/v1/jobs", {"queue": "q", "type": "t", "payload": {}, **fields}, status=201
+    )
     return answer
 
 
