@@ -63,7 +63,7 @@ check: lint test ## What CI runs
 
 .PHONY: bench
 bench: $(STAMP) ## Measure the service against the bare database  (ARGS="--help")
-	$(BIN)/python -m bench $(ARGS)
+	TENURE_TEST_DISK=1 $(BIN)/python -m bench $(ARGS)
 
 ##@ Change
 .PHONY: migration

@@ -9,9 +9,10 @@ what was claimed for one that left meanwhile is given back at once and costs its
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -51,6 +52,7 @@ class _Waiting:
     future: asyncio.Future[Any]
     gone: Callable[[], bool]
     once: bool  # answered by its next round, whatever that brings
+    number: int  # of its arrival
     fresh: bool = True
     left: bool = False
 
@@ -77,6 +79,7 @@ class Desk:
     deadline_seconds: float
     draining: asyncio.Event
     _waiting: dict[_Waiting, None] = field(default_factory=dict)
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
     _places: Counter[Hashable] = field(default_factory=Counter)
     _signalled: Counter[Hashable] = field(default_factory=Counter)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -118,7 +121,8 @@ class Desk:
             raise Refusal(OVERLOADED, "Too many claims are waiting in this process.", retry_after_seconds=1)
         if self.draining.is_set():
             return None
-        entry = _Waiting(claim, asyncio.get_running_loop().create_future(), gone, once=wait_seconds <= 0)
+        future = asyncio.get_running_loop().create_future()
+        entry = _Waiting(claim, future, gone, wait_seconds <= 0, next(self._numbers))
         self._supersede(claim.identity)
         self._waiting[entry] = None
         self._places.update(claim.places)
@@ -212,7 +216,8 @@ class Desk:
             if entry.once or entry.left:  # its wait ended while others were answered
                 del back[entry]
                 await self._answer(entry, None)
-        self._waiting = back | self._waiting  # to the front of the line, in their old order
+        # everyone to his old place: a newcomer that got nothing stands behind those who wait for longer
+        self._waiting = dict.fromkeys(sorted((*back, *self._waiting), key=lambda entry: entry.number))
 
     async def _answer(self, entry: _Waiting, outcome: Any) -> None:
         if entry.left or entry.gone():

@@ -192,6 +192,15 @@ async def test_a_claim_that_got_nothing_keeps_its_place_before_newcomers(desk: D
     assert not new.done()
 
 
+async def test_newcomers_that_got_nothing_stand_behind_those_who_wait_for_longer(desk: Desk, counter: Store) -> None:
+    tasks = [task for number in range(4) for task in await waiting(desk, counter, Wish(f"w{number}"))]
+    assert [wish.name for wish in desk.waiting()] == ["w0", "w1", "w2", "w3"]
+    counter.stock = {"q": ["a", "b"]}
+    desk.wake({"q": 2})
+    assert [await told(task) for task in tasks[:2]] == [["a"], ["b"]]
+    assert not any(task.done() for task in tasks[2:])
+
+
 async def test_only_as_many_are_called_up_as_there_is_work_for_them(desk: Desk, counter: Store) -> None:
     await waiting(desk, counter, *(Wish(f"w{number}") for number in range(20)))
     counter.stock = {"q": ["a", "b", "c"]}
@@ -229,17 +238,14 @@ async def test_many_newcomers_share_rounds_of_a_bounded_size_and_none_is_forgott
 
 
 async def test_work_that_comes_while_a_round_is_under_way_calls_up_the_next(desk: Desk, counter: Store) -> None:
-    (task,) = await waiting(desk, counter, Wish("w"))
     counter.go.clear()
-    counter.entered.clear()
-    desk.wake({"q": 1})
+    task = asyncio.create_task(desk.claim(Wish("w"), NEVER, stays))
     await asyncio.wait_for(counter.entered.wait(), SECONDS)
-    held = counter.stock
-    counter.stock = {}
-    desk.wake({"q": 1})
+    desk.wake({"q": 1})  # for something that this round does not see any more
     counter.go.set()
-    await counter.until(lambda: len(counter.rounds) >= 3 or bool(counter.stock))
-    counter.stock = held or {"q": ["a"]}
+    await counter.until(lambda: len(counter.rounds) == 2)
+    assert counter.rounds == [["w"], ["w"]]
+    counter.stock = {"q": ["a"]}
     desk.wake({"q": 1})
     assert await told(task) == ["a"]
 
@@ -249,11 +255,8 @@ async def test_work_that_comes_while_a_round_is_under_way_calls_up_the_next(desk
 
 async def test_a_caller_that_hung_up_before_the_round_is_given_nothing(desk: Desk, counter: Store) -> None:
     left: list[bool] = []
-    first, second = await waiting(desk, counter, Wish("gone"), Wish("stays"), gone=lambda: bool(left) and first_only())
-
-    def first_only() -> bool:
-        return asyncio.current_task() is not None and not second.done() and len(left) == 1 and left.pop()
-
+    (first,) = await waiting(desk, counter, Wish("gone"), gone=lambda: bool(left))
+    (second,) = await waiting(desk, counter, Wish("stays"))
     left.append(True)
     counter.stock = {"q": ["a"]}
     rounds = len(counter.rounds)

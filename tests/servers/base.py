@@ -29,6 +29,22 @@ READY_SECONDS = 90.0
 POLL_SECONDS = 0.05
 
 
+def _memory() -> Path | None:
+    """A folder in memory for the data, so that the servers keep their durable settings and a test does not wait for a disk.
+
+    What a killed server had written is still there; no test cuts the power. TENURE_TEST_DISK=1 takes the disk: a
+    measurement must wait for it. None: the usual temporary folder.
+    """
+    place = Path("/dev/shm")
+    if os.environ.get("TENURE_TEST_DISK") or not os.access(place, os.W_OK):
+        return None
+    return place if shutil.disk_usage(place).free > LEAST_MEMORY else None
+
+
+LEAST_MEMORY = 4 * 1024**3
+MEMORY = _memory()
+
+
 class ServerDied(RuntimeError):
     """The server's process ended, or did not answer in time. Carries the end of its log."""
 
@@ -70,7 +86,7 @@ class Engine(ABC):
 class Server(Engine):
     """A database server process of our own: it can be killed, frozen and started again on the same data and port."""
 
-    folder_root: Path | None = None
+    folder_root: Path | None = MEMORY
     """Where the temporary folder is made; None is the system's own place."""
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from tests.servers.base import Engine
+from tests.servers.base import MEMORY, Engine
 
 
 class SQLite(Engine):
@@ -17,7 +17,7 @@ class SQLite(Engine):
 
     def start(self) -> None:
         if self.folder is None:
-            self.folder = Path(tempfile.mkdtemp(prefix="tenure-sqlite-"))
+            self.folder = Path(tempfile.mkdtemp(prefix="tenure-sqlite-", dir=MEMORY))
 
     def close(self) -> None:
         if self.folder is not None:
