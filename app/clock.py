@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 MICROS = 1_000_000
 MAX_MOMENT = 253_402_300_799 * MICROS  # 9999-12-31T23:59:59Z, the last that RFC 3339 can spell
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NAIVE_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - only formats, and three times as fast
 # BOOTTIME goes on while a virtual machine is suspended; MONOTONIC would come back believing that old leases still hold
 _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
@@ -30,7 +31,7 @@ def seconds(duration_micros: int) -> float:
 
 def to_text(moment: int) -> str:
     """RFC 3339, UTC, microseconds, `Z`."""
-    return (_EPOCH + timedelta(microseconds=moment)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return (_NAIVE_EPOCH + timedelta(microseconds=moment)).isoformat(timespec="microseconds") + "Z"
 
 
 def from_datetime(moment: datetime) -> int:
