@@ -79,6 +79,10 @@ migrate: $(STAMP) ## Bring the database of TENURE_DATABASE_URL up to date
 openapi: $(STAMP) ## Write openapi.json anew
 	$(BIN)/tenure openapi > openapi.json
 
+.PHONY: docs/settings
+docs/settings: $(STAMP) ## Write docs/settings.md anew
+	$(BIN)/python -m scripts.settings_page > docs/settings.md
+
 # No line of a lock may name an index: whoever installs chooses where packages come from, the hashes say which they are.
 .PHONY: lock
 lock: $(STAMP) ## Resolve the dependencies anew into the two lock files  (ARGS="--upgrade")

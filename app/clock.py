@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 MICROS = 1_000_000
 MAX_MOMENT = 253_402_300_799 * MICROS  # 9999-12-31T23:59:59Z, the last that RFC 3339 can spell
@@ -29,6 +30,7 @@ def seconds(duration_micros: int) -> float:
     return duration_micros / MICROS
 
 
+@lru_cache(maxsize=1024)  # all that one transaction makes has the same moments
 def to_text(moment: int) -> str:
     """RFC 3339, UTC, microseconds, `Z`."""
     return (_NAIVE_EPOCH + timedelta(microseconds=moment)).isoformat(timespec="microseconds") + "Z"

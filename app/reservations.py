@@ -22,6 +22,10 @@ import hmac
 import secrets
 from dataclasses import dataclass
 
+import msgspec
+
+_packed = msgspec.msgpack.Encoder().encode  # says of each part what it is and where it ends
+
 SECRET_BYTES = 32
 TOKEN_BYTES = 64
 TOKEN_CHARS = 86
@@ -105,8 +109,4 @@ def _xor(left: bytes, right: bytes) -> bytes:
 
 def settlement_digest(*parts: bytes | str | float | None) -> bytes:
     """One digest over a settlement's content, so that a repeat can be told from a contradiction."""
-    whole = hashlib.sha256()
-    for part in parts:
-        data = part if isinstance(part, bytes) else repr(part).encode()
-        whole.update(len(data).to_bytes(4, "big") + data)
-    return whole.digest()
+    return hashlib.sha256(_packed(parts)).digest()

@@ -198,20 +198,21 @@ async def test_the_lane_whose_head_has_waited_longest_is_served_first(serve: Ser
 
 async def test_closing_finishes_what_waits_and_takes_nothing_new(database: Database) -> None:
     op = Op(held=True)
-    crew = Crew("closing", database, 2)
+    crew = Crew("closing", database, 1)
     lane = Lane(LaneSpec("writes", op, "test", most_items=3), 100, crew, SECONDS)
     crew.serve(lane)
     crew.start()
     futures = [lane.put(number) for number in range(10)]
     await op.entered()
-    closing = asyncio.create_task(asyncio.to_thread(crew.close))
+    closing = threading.Thread(target=crew.close)
+    closing.start()
     with crew._changed:
         assert crew._changed.wait_for(lambda: crew.closing, SECONDS)
     with pytest.raises(Refusal) as refused:
         lane.put("late")
     assert refused.value.code.name == "overloaded"
     op.go.set()
-    await closing
+    await asyncio.to_thread(closing.join, SECONDS)
     assert [await future for future in futures] == [f"done {number}" for number in range(10)]
     assert not crew.alive()
     assert len(on_disk(database)) == 10

@@ -41,6 +41,7 @@ from app.primitives.jobs.model.states import (
     State,
     Verdict,
     backoff,
+    id_bytes,
     id_text,
     new_id,
 )
@@ -80,6 +81,7 @@ __all__ = [
     "backoff",
     "bucket_ceiling",
     "duration_bucket",
+    "id_bytes",
     "id_text",
     "new_id",
 ]

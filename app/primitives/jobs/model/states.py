@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from enum import IntEnum, StrEnum
-from uuid import UUID
 
 from uuid_utils import uuid7
 
@@ -81,7 +80,13 @@ def new_id() -> bytes:
 
 
 def id_text(raw: bytes) -> str:
-    return str(UUID(bytes=raw))
+    text = raw.hex()  # five times as fast as by way of a UUID, and every answer has some
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def id_bytes(text: str) -> bytes:
+    """The bytes of an id whose form was checked."""
+    return bytes.fromhex(text.replace("-", ""))
 
 
 def backoff(pauses: Sequence[float], failures: int, *, spread: float | None = None) -> int:

@@ -51,10 +51,12 @@ def _contents(tx: Tx, ids: list[bytes]) -> dict[bytes, Any]:
 
 
 def _answer(tx: Tx, order: Order, grant: Grant, contents: dict[bytes, Any]) -> Claimed:
+    names = flows.names(tx, {row.flow_id for row in order.got.values()})
     return Claimed(
         tuple(
             _granted(
                 tx,
+                names[row.flow_id],
                 row,
                 contents[job_id],
                 grant,
@@ -67,10 +69,12 @@ def _answer(tx: Tx, order: Order, grant: Grant, contents: dict[bytes, Any]) -> C
     )
 
 
-def _granted(tx: Tx, row: Any, content: Any, grant: Grant, attempt: int, fence: int, expires_at: int) -> Granted:
+def _granted(
+    tx: Tx, flow: Flow, row: Any, content: Any, grant: Grant, attempt: int, fence: int, expires_at: int
+) -> Granted:
     return Granted(
         id=row.id,
-        flow=flows.names(tx, [row.flow_id])[row.flow_id],
+        flow=flow,
         payload=content.payload,
         priority=row.priority,
         attempt=attempt,
@@ -89,12 +93,11 @@ def _held(tx: Tx, grant: Grant, ids: Sequence[bytes]) -> tuple[Granted, ...]:
     """What a grant of an earlier try or call still holds, in the order in which it was given."""
     rows = {row.id: row for row in store.select_granted(tx, [grant.digest], ids) if row.due_at > tx.now}
     contents = _contents(tx, list(rows))
+    names = flows.names(tx, {row.flow_id for row in rows.values()})
+    found = [rows[job_id] for job_id in ids if job_id in rows]
     return tuple(
-        _granted(
-            tx, rows[job_id], contents[job_id], grant, rows[job_id].attempt, rows[job_id].fence, rows[job_id].due_at
-        )
-        for job_id in ids
-        if job_id in rows
+        _granted(tx, names[row.flow_id], row, contents[row.id], grant, row.attempt, row.fence, row.due_at)
+        for row in found
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from typing import Any
-from uuid import UUID
 
 from app.clock import micros
 from app.http.call import Call
@@ -15,6 +14,7 @@ from app.primitives.jobs.model import (
     NewJob,
     Outcome,
     Settlement,
+    id_bytes,
     new_id,
 )
 from app.primitives.jobs.schemas.held import (
@@ -91,7 +91,7 @@ def claim(body: ClaimJobs, caller: Caller) -> Claim:
 
 
 def beat(job_id: str, body: HeartbeatJob) -> Beat:
-    return Beat(UUID(job_id).bytes, body.token, _micros(body.lease_seconds), body.progress)
+    return Beat(id_bytes(job_id), body.token, _micros(body.lease_seconds), body.progress)
 
 
 def settlement(item: SettleItem) -> Settlement:
@@ -142,7 +142,7 @@ def _settlement(job_id: str, token: str, outcome: Outcome, **content: object) ->
     filled = {name: content.get(name) for name in ("result", "category", "message", "reference", "retry", "reason")}
     digest = settlement_digest(outcome.value, *(_plain(value) for value in filled.values()), _plain(delay))
     return Settlement(
-        id=UUID(job_id).bytes,
+        id=id_bytes(job_id),
         token=token,
         outcome=outcome,
         digest=digest,

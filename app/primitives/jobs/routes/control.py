@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
-from uuid import UUID
 
 import structlog
 
@@ -16,7 +15,7 @@ from app.http.call import Answer, Call
 from app.http.paging import cursor, place
 from app.http.routing import thin_router
 from app.jsontext import IdText
-from app.primitives.jobs.model import STATE_NAMES, Claim, Control, Filter, Job, JobDetail, State, id_text
+from app.primitives.jobs.model import STATE_NAMES, Claim, Control, Filter, Job, JobDetail, State, id_bytes, id_text
 from app.primitives.jobs.ops import sweep
 from app.primitives.jobs.ops.bulk import Bulk
 from app.primitives.jobs.ops.explain import Explain, Explanation, Reason
@@ -271,7 +270,7 @@ async def change_jobs(call: Call[ChangeJobs]) -> Answer:
 
 
 def _id(call: Call[Any, Any]) -> bytes:
-    return UUID(call.path["job_id"]).bytes
+    return id_bytes(call.path["job_id"])
 
 
 def _filter(sent: ListJobsParams | JobFilter) -> Filter:

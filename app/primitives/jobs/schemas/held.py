@@ -33,16 +33,16 @@ class SettleItem(Body):
     @model_validator(mode="after")
     def _fits_its_outcome(self) -> Self:
         wanted, allowed = _FIELDS[self.outcome]
-        for name in _OPTIONAL:
-            given = getattr(self, name) is not None
-            if given and name not in allowed:
+        for name in self.model_fields_set - _ALWAYS:
+            if name not in allowed and getattr(self, name) is not None:
                 raise wrong(f"`{name}` does not go with this outcome")
-            if not given and name in wanted:
+        for name in wanted:
+            if getattr(self, name) is None:
                 raise wrong(f"`{name}` is needed with this outcome")
         return self
 
 
-_OPTIONAL = ("result", "category", "message", "reference", "retry", "retry_after_seconds", "reason", "delay_seconds")
+_ALWAYS = frozenset({"id", "token", "outcome"})
 _FIELDS: dict[Outcome, tuple[tuple[str, ...], tuple[str, ...]]] = {
     Outcome.SUCCEEDED: ((), ("result",)),
     Outcome.FAILED: (("category", "retry"), ("category", "message", "reference", "retry", "retry_after_seconds")),
