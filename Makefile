@@ -9,6 +9,8 @@ UV     := 0.13.9
 # Narrow a test run:  make test ENGINES=sqlite ARGS="tests/db -k retry"
 ENGINES ?= $(TENURE_TEST_ENGINES)
 ARGS    ?=
+# Test processes; each has servers of its own.  WORKERS=0 runs all in one, for a debugger
+WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -38,12 +40,12 @@ run: $(STAMP) ## Serve on SQLite, or on TENURE_DATABASE_URL; prints a first requ
 
 .PHONY: demo
 demo: $(STAMP) ## Hash the standard library with workers in two languages, kill one, compare
-	$(BIN)/python -m scripts.demo
+	$(BIN)/python -m demo
 
 ##@ Check
 .PHONY: test
 test: $(STAMP) ## Run every test on every engine found  (ENGINES=sqlite,mysql  ARGS="-k claim")
-	TENURE_TEST_ENGINES=$(ENGINES) $(BIN)/python -m pytest $(ARGS)
+	TENURE_TEST_ENGINES=$(ENGINES) $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
 .PHONY: lint
 lint: $(STAMP) ## Check style, types, layers and our own rules

@@ -8,3 +8,7 @@
 
 A figure of another run or another machine says nothing here: each ratio divides two figures of this run.
 """
+
+import os
+
+os.environ["TENURE_TEST_DISK"] = "1"  # before anything imports tests.servers: a commit must wait for the disk

@@ -168,7 +168,9 @@ def _compare(operator: httpx.Client, made: dict[str, Path]) -> bool:
     wanted = list(_directly(made.values()))
     say(f"Jobs by language: {', '.join(f'{name} {count}' for name, count in sorted(by.items()))}")
     say(f"Leases lost by the killed worker: {lost}; jobs with exactly one success: {successes[1]} of {len(jobs)}")
-    say(f"Lines over HTTP: {sum(lines for _, lines in found):,}; computed directly: {sum(lines for _, lines in wanted):,}")
+    say(
+        f"Lines over HTTP: {sum(lines for _, lines in found):,}; computed directly: {sum(lines for _, lines in wanted):,}"
+    )
     say(f"Digest over HTTP: {_digest(found)}; computed directly: {_digest(wanted)}")
     good = found == wanted and successes == {1: len(made)}
     say("EQUAL: every job was done exactly once." if good else "NOT EQUAL")

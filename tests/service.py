@@ -116,6 +116,16 @@ class Service:
         return response.json()
 
 
+_documents: list[dict[str, Any]] = []
+
+
+def document_of(app: Any) -> dict[str, Any]:
+    """The OpenAPI document, which is the same for every database and takes half a second to make."""
+    if not _documents:
+        _documents.append(app.openapi())
+    return _documents[0]
+
+
 @asynccontextmanager
 async def running(database: Database, **settings: Any) -> AsyncIterator[Service]:
     """Run the service on `database` for the length of the block."""
@@ -123,7 +133,7 @@ async def running(database: Database, **settings: Any) -> AsyncIterator[Service]
 
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     app = create_app(Settings(**settings), database=database, loops=False)
-    conformance = Conformance(app.openapi())
+    conformance = Conformance(document_of(app))
 
     async def judge(response: httpx.Response) -> None:
         await response.aread()

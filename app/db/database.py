@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import structlog
-from sqlalchemy import Connection, make_url, select
+from sqlalchemy import Connection, select
 from sqlalchemy.exc import DBAPIError
 
 from app.clock import Clock, steady_micros
@@ -42,7 +42,7 @@ class Database:
     """
 
     def __init__(self, url: str, *, clock: Clock | None = None, sqlite_synchronous: str = "FULL") -> None:
-        self._url = make_url(url)
+        self._url = engines.parse(url)
         self._sqlite_synchronous = sqlite_synchronous
         self.clock = clock or Clock()
         self.dialect: Dialect = dialects.for_url(self._url.get_backend_name(), sqlite_synchronous=sqlite_synchronous)

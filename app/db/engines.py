@@ -4,12 +4,32 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event
+from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError
 
 from app.db import dialects
 from app.db.dialects.base import Dialect
+from app.errors import StartupProblem
 
 Use = Literal["write", "read", "ddl"]
+DRIVERS = {"sqlite": "pysqlite", "mysql": "pymysql", "mariadb": "pymysql", "postgresql": "psycopg"}
+
+
+def parse(text: str) -> URL:
+    """The URL of a database, with our driver if it names none. Raises: StartupProblem, without the text: it may hold a
+    password.
+    """
+    try:
+        url = make_url(text)
+    except (ArgumentError, ValueError):
+        raise StartupProblem("TENURE_DATABASE_URL is not the URL of a database", exit_code=2) from None
+    backend, _, driver = url.drivername.partition("+")
+    ours = DRIVERS.get(backend, driver)  # an unknown backend is refused by `dialects.for_url`
+    if driver not in ("", ours):
+        raise StartupProblem(
+            f"TENURE_DATABASE_URL names the driver {driver!r}; it must be {backend}+{ours}", exit_code=2
+        )
+    return url.set(drivername=f"{backend}+{ours}") if driver != ours and backend != "sqlite" else url
 
 
 def recognise(url: URL, *, sqlite_synchronous: str = "FULL") -> Dialect:

@@ -19,7 +19,7 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
-from sqlalchemy import URL, Connection, String, column, make_url, select
+from sqlalchemy import URL, Connection, String, column, select
 from sqlalchemy import table as table_of
 from sqlalchemy.exc import DBAPIError
 
@@ -161,7 +161,7 @@ def run_offline(context: Any) -> None:
 
 def _url(context: Any) -> URL:
     given = context.config.attributes.get(URL_KEY)
-    return make_url(given or settings.load().database_url.get_secret_value())
+    return engines.parse(given or settings.load().database_url.get_secret_value())
 
 
 def _changes_schema(context: Any) -> bool:

@@ -1,8 +1,8 @@
 """Fixtures of the end-to-end tests: Tenure as real processes on every engine.
 
-    service         one process on a migrated database
-    start_service   call it for one more, on any URL and with any settings; all are ended after the test
-    producers       call it for threads that enqueue until they are stopped, and write down every acknowledgement
+service         one process on a migrated database
+start_service   call it for one more, on any URL and with any settings; all are ended after the test
+producers       call it for threads that enqueue until they are stopped, and write down every acknowledgement
 """
 
 from __future__ import annotations

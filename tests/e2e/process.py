@@ -23,6 +23,7 @@ import httpx
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 60.0
 END_SECONDS = 30.0
+COMMAND_SECONDS = 90.0
 _LISTENS = re.compile(r"^Tenure listens on (http://\S+)", re.MULTILINE)
 
 T = TypeVar("T")
@@ -50,18 +51,16 @@ def environment(settings: Mapping[str, Any]) -> dict[str, str]:
     return {**clean, "PYTHONUNBUFFERED": "1", **given}
 
 
-def run_tenure(
-    *arguments: str, seconds: float = 60.0, python: tuple[str, ...] = (sys.executable,), **settings: Any
-) -> subprocess.CompletedProcess[str]:
+def run_tenure(*arguments: str, **settings: Any) -> subprocess.CompletedProcess[str]:
     """Run one command to its end, with TENURE_ settings by name (`database_url=…`), and give what it printed."""
     return subprocess.run(
-        [*python, "-m", "app", *arguments],
+        [sys.executable, "-m", "app", *arguments],
         cwd=ROOT,
         env=environment(settings),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=seconds,
+        timeout=COMMAND_SECONDS,
         check=False,
     )
 

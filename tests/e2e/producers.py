@@ -14,6 +14,8 @@ from typing import Any
 
 import httpx
 
+from tests.e2e.process import eventually
+
 QUEUE = "load"
 LAST_SECONDS = 60.0
 
@@ -54,12 +56,17 @@ class Producers:
         """How many jobs were acknowledged so far."""
         return self._count
 
+    def go_on(self, jobs: int, seconds: float = 60.0) -> None:
+        """Wait until so many more jobs are acknowledged."""
+        enough = self._count + jobs
+        eventually(lambda: self._count >= enough, seconds, f"{jobs} more jobs are acknowledged")
+
     def acknowledged(self) -> dict[str, str]:
         """Key -> job id, from the file."""
         lines = self._path.read_text().splitlines()
-        pairs = [line.split(" ") for line in lines]
-        assert len({key for key, _ in pairs}) == len(pairs), "each key is acknowledged once"
-        return {key: job_id for key, job_id in pairs}
+        acknowledged = dict(line.split(" ") for line in lines)
+        assert len(acknowledged) == len(lines), "each key is acknowledged once"
+        return acknowledged
 
     def _produce(self, number: int) -> None:
         with httpx.Client(trust_env=False, timeout=30) as http:

@@ -92,7 +92,9 @@ def test_a_clock_that_jumps_by_an_hour_while_the_service_runs_costs_no_lease(
     logged = len(service.log())
     delayed = service.post("/v1/jobs", {"queue": "q", "type": "t", "payload": 2, "delay_seconds": 1}, 201)
     eventually(lambda: service.get("/livez") and _jumped(service.log()[logged:], offset), 30, "it sees the other time")
-    assert [job["id"] for job in claim(service, wait_seconds=20)] == [delayed["id"]], "sweeps go by the database's clock"
+    assert [job["id"] for job in claim(service, wait_seconds=20)] == [delayed["id"]], (
+        "sweeps go by the database's clock"
+    )
     token = {"token": held["reservation"]["token"]}
     assert service.post(f"/v1/jobs/{held['id']}/complete", token, 200)["state"] == "succeeded"
     assert service.get("/readyz")["status"] == "pass"
@@ -103,6 +105,8 @@ def _jumped(log: str, offset: str) -> bool:
     hour = timedelta(hours=1 if offset.startswith("+") else -1)
     for line in log.splitlines():
         _, found, rest = line.partition('"timestamp":"')
-        if found and abs(datetime.fromisoformat(rest.partition('"')[0]) - (datetime.now(UTC) + hour)) < timedelta(minutes=5):
+        if found and abs(datetime.fromisoformat(rest.partition('"')[0]) - (datetime.now(UTC) + hour)) < timedelta(
+            minutes=5
+        ):
             return True
     return False

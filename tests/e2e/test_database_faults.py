@@ -49,14 +49,13 @@ def test_a_database_frozen_for_5_seconds_costs_no_lease_and_no_acknowledged_job(
     claim = {"queues": ["q"], "worker": "w", "lease_seconds": 20}
     (job,) = service.post("/v1/jobs/claim", claim, 200)["jobs"]
     load = producers(service)
-    eventually(lambda: load.count > 20, what="jobs are acknowledged")
+    load.go_on(20)
     faulty_server.pause()
     began = time.monotonic()
     eventually(lambda: time.monotonic() - began > 5, 10)
     assert service.get("/livez")["status"] == "pass"
     faulty_server.resume()
-    enough = load.count + 20
-    eventually(lambda: load.count > enough, 40, "the producers go on")
+    load.go_on(20)
     load.stop()
     assert_kept(load, service.url)
     token = job["reservation"]["token"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.process import ServiceProcess, eventually
+from tests.e2e.process import ServiceProcess
 from tests.e2e.producers import Producers, assert_kept
 from tests.servers import Server
 
@@ -35,12 +35,10 @@ def test_kill_9_of_the_service_under_load_loses_and_doubles_nothing(
 ) -> None:
     load = producers(service)
     for _ in range(3):
-        enough = load.count + 40
-        eventually(lambda enough=enough: load.count > enough, 60, "jobs are acknowledged")
+        load.go_on(40)
         service.kill()
         service.start()
-    enough = load.count + 20
-    eventually(lambda: load.count > enough, 60, "the producers go on")
+    load.go_on(20)
     load.stop()
     assert load.unanswered > 0, "the kill came between a request and its answer"
     assert_kept(load, service.url)
@@ -52,12 +50,10 @@ def test_kill_9_of_the_database_under_load_loses_and_doubles_nothing(
     """Fault 5: every 2xx is in the database, and none is invented; the service comes back by itself."""
     load = producers(service)
     for _ in range(2):
-        enough = load.count + 40
-        eventually(lambda enough=enough: load.count > enough, 60, "jobs are acknowledged")
+        load.go_on(40)
         faulty_server.kill()
         faulty_server.start()
-    enough = load.count + 20
-    eventually(lambda: load.count > enough, 60, "the producers go on")
+    load.go_on(20)
     load.stop()
     assert_kept(load, service.url)
     assert service.get("/readyz")["status"] == "pass"

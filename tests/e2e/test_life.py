@@ -77,11 +77,10 @@ def test_sigterm_under_load_loses_no_acknowledged_job(
     service: ServiceProcess, producers: Callable[..., Producers]
 ) -> None:
     load = producers(service)
-    eventually(lambda: load.count > 50, what="some jobs are acknowledged")
+    load.go_on(50)
     assert service.terminate() == 0
     service.start()
-    enough = load.count + 20
-    eventually(lambda: load.count > enough, what="the producers go on")
+    load.go_on(20)
     load.stop()
     assert_kept(load, service.url)
 
@@ -95,7 +94,11 @@ def test_sigint_ends_the_service_like_sigterm(service: ServiceProcess) -> None:
 def test_a_second_process_on_one_sqlite_file_is_refused_with_one_line(
     service: ServiceProcess, migrated_url: str
 ) -> None:
-    for arguments in (["serve", "--port", "0"], ["loops"], ["keys", "create", "--direct", "--name", "n", "--role", "admin"]):
+    for arguments in (
+        ["serve", "--port", "0"],
+        ["loops"],
+        ["keys", "create", "--direct", "--name", "n", "--role", "admin"],
+    ):
         second = run_tenure(*arguments, database_url=migrated_url)
         assert (second.returncode, second.stdout) == (1, ""), arguments
         (line,) = second.stderr.splitlines()

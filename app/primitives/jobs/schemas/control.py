@@ -12,7 +12,8 @@ from app.primitives.jobs.model import Verdict
 from app.primitives.jobs.ops.bulk import Action
 from app.primitives.jobs.schemas.views import JobState
 
-Reference = Annotated[str, Field(min_length=1, max_length=255)]
+# no control characters: PostgreSQL keeps no NUL in a text
+Reference = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f\x7f]*$")]
 _REASON = "Why; kept in the job's events and in the audit."
 _AT = "2026-01-31T08:30:00.000000Z"
 
