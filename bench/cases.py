@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -74,10 +75,10 @@ def all_cases(stand: Stand, floor: Floor, pace: Pace, only: str) -> Iterator[Fig
 def _measure(stand: Stand, floor: Floor, pace: Pace, case: Case) -> Figure:
     seeded = _prepare(stand, pace, case)
     before = floor.measure(case.floor_batch, pace.floor_passes)[case.verb]
-    used = stand.use()
+    used, lanes = stand.use(), stand.lanes()
     load = wrk.Load(case.mode, queue_of(case), case.clients, case.batch, pace.warm_seconds, pace.measure_seconds)
     counts = wrk.run(load, stand.urls)
-    use = stand.use()
+    use, lanes = stand.use(), stand.lanes() - lanes
     after = floor.measure(case.floor_batch, pace.floor_passes)[case.verb]
     done = counts.acked if case.mode == "enqueue" else counts.settled
     inside = counts.window_acked if case.mode == "enqueue" else counts.window_settled
@@ -88,10 +89,22 @@ def _measure(stand: Stand, floor: Floor, pace: Pace, case: Case) -> Figure:
         counts.p50_ms, counts.p99_ms,
         1000 * (use.service_cpu - used.service_cpu) / max(done, 1),
         1000 * (use.database_cpu - used.database_cpu) / max(done, 1),
-        f"{counts.window_requests / pace.measure_seconds:,.0f} requests/s; {counts.empty} empty claims"
+        f"{counts.window_requests / pace.measure_seconds:,.0f} requests/s; {_batches(lanes)}; {counts.empty} empty claims"
         + (f"; floor {before:,.0f} before, {after:,.0f} after" if abs(before - after) > 0.2 * before else ""),
         _wrong(stand, case, counts, seeded),
     )  # fmt: skip
+
+
+def _batches(lanes: Counter[str]) -> str:
+    """How many commands of each lane shared a transaction."""
+    shares = []
+    for verb in ("enqueue", "claim", "settle"):
+        commands, batches = (
+            lanes[f'tenure_lane_{kind}_total{{lane="jobs.{verb}"}}'] for kind in ("commands", "batches")
+        )
+        if batches:
+            shares.append(f"{verb} {commands / batches:.1f}")
+    return f"requests a commit: {', '.join(shares)}"
 
 
 def queue_of(case: Case) -> str:

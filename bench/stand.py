@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import httpx
 from sqlalchemy import URL, NullPool, create_engine, func, make_url, select, text
 
 from app.db import migrate
@@ -118,6 +120,16 @@ class Stand:
     def use(self) -> Use:
         database = _cpu_seconds(self.engine.pid) if isinstance(self.engine, Server) else 0.0
         return Use(sum(service.cpu_seconds() for service in self.services), database)
+
+    def lanes(self) -> Counter[str]:
+        """Commands and transactions of every lane so far, over all processes, by their names in /metrics."""
+        seen: Counter[str] = Counter()
+        for service in self.services:
+            for line in httpx.get(f"{service.url}/metrics", trust_env=False, timeout=30).text.splitlines():
+                if line.startswith(("tenure_lane_commands_total{", "tenure_lane_batches_total{")):
+                    name, value = line.rsplit(" ", 1)
+                    seen[name] += int(float(value))
+        return seen
 
     def memory_mib(self) -> tuple[float, float]:
         """(now, highest so far) of the first service process."""

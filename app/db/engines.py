@@ -29,7 +29,7 @@ def parse(text: str) -> URL:
         raise StartupProblem(
             f"TENURE_DATABASE_URL names the driver {driver!r}; it must be {backend}+{ours}", exit_code=2
         )
-    return url.set(drivername=f"{backend}+{ours}") if driver != ours and backend != "sqlite" else url
+    return url if driver == ours else url.set(drivername=f"{backend}+{ours}")
 
 
 def recognise(url: URL, *, sqlite_synchronous: str = "FULL") -> Dialect:

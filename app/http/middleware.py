@@ -121,9 +121,15 @@ class _Exchange:
             present = {name for name, _ in headers}
             headers.append((b"x-request-id", self.request_id.encode("ascii")))
             headers.extend(pair for pair in _DEFAULTS if pair[0] not in present)
+            if b"connection" not in present and self._draining():
+                headers.append((b"connection", b"close"))  # or the client's next request meets a closed connection
         elif not message.get("more_body", False):
             self.ended = True
         await self._send(message)
+
+    def _draining(self) -> bool:
+        runtime = getattr(self._scope["app"].state, "runtime", None)
+        return runtime is not None and runtime.draining.is_set()
 
     async def refuse(self, refusal: Refusal) -> None:
         """Answer with the problem; if the answer has begun already there is nothing left to say."""

@@ -15,7 +15,7 @@ from app.errors import NOT_FOUND, OVERLOADED, Refusal
 from app.runtime.lanes import Crew, Lane, LaneSpec
 from tests.db.conftest import ROWS, select_all
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.engines("sqlite", "postgresql")]
 
 Serve = Callable[..., list[Lane]]
 SECONDS = 30

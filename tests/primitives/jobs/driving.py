@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -301,6 +302,24 @@ OUTCOMES: Mapping[str, Callable[[Granted], Settlement]] = {
     "released": released,
     "released for later": lambda grant: released(grant, ReleaseReason.THROTTLED, 30),
 }
+
+
+def every_outcome(check: Callable[..., None]) -> Callable[..., None]:
+    """Make a test that runs `check` for the `name` of each outcome, in a `queue` of its own on the same database."""
+    signature = inspect.signature(check)
+    fixtures = [one for name, one in signature.parameters.items() if name not in ("name", "queue")]
+
+    def test(**given: Any) -> None:
+        for number, name in enumerate(OUTCOMES):
+            try:
+                check(**given, name=name, queue=f"outcome-{number}")
+            except BaseException as error:
+                error.add_note(f"the outcome was: {name}")
+                raise
+
+    test.__name__, test.__doc__, test.__module__ = check.__name__, check.__doc__, check.__module__
+    test.__signature__ = signature.replace(parameters=fixtures)  # type: ignore[attr-defined]  # what pytest reads
+    return test
 
 
 def _settlement(grant: Granted, outcome: Outcome, **content: Any) -> Settlement:

@@ -18,6 +18,7 @@ from tests.primitives.jobs.driving import (
     Host,
     Jobs,
     done,
+    every_outcome,
     failed,
     good,
     new_job,
@@ -265,16 +266,16 @@ def test_after_some_were_settled_only_those_that_are_held_come_again(jobs: Jobs)
     assert again[1].expires_at > first[3].expires_at
 
 
-@pytest.mark.parametrize("name", OUTCOMES)
-def test_a_claim_id_is_free_again_when_all_its_grants_have_ended(jobs: Jobs, name: str) -> None:
-    jobs.enqueue()
-    first = jobs.take(claim_id=CLAIM_ID)
+@every_outcome
+def test_a_claim_id_is_free_again_when_all_its_grants_have_ended(jobs: Jobs, name: str, queue: str) -> None:
+    jobs.enqueue(queue)
+    first = jobs.take(queue, claim_id=CLAIM_ID + queue)
     jobs.settle(OUTCOMES[name](first))
-    other = jobs.enqueue(priority=-5)
-    second = jobs.take(claim_id=CLAIM_ID)
+    other = jobs.enqueue(queue, priority=-5)
+    second = jobs.take(queue, claim_id=CLAIM_ID + queue)
     assert second.id == other.id
     assert second.token != first.token
-    assert tokens(jobs.claim(claim_id=CLAIM_ID)) == tokens((second,))
+    assert tokens(jobs.claim(queue, claim_id=CLAIM_ID + queue)) == tokens((second,))
 
 
 def test_a_claim_id_is_free_again_when_its_leases_have_ended_also_before_a_sweep(jobs: Jobs) -> None:

@@ -150,8 +150,8 @@ def test_claimers_enqueuers_settlers_and_sweeps_at_once_lose_nothing_and_give_no
 
     What the database does to two at once is counted in `faults` and never reaches a caller.
     """
-    history = storm([jobs, *(replica() for _ in range(11))], claimers=8, enqueuers=2, each=120, limit=10)
-    check(history, jobs, 240)
+    history = storm([jobs, *(replica() for _ in range(11))], claimers=8, enqueuers=2, each=80, limit=10)
+    check(history, jobs, 160)
 
 
 @pytest.mark.engines("sqlite")

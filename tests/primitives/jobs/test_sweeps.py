@@ -20,7 +20,7 @@ from app.primitives.jobs.tables import (
     job_results,
 )
 from app.primitives.jobs.tables import jobs as jobs_table
-from tests.primitives.jobs.driving import OUTCOMES, Jobs, done, failed, new_job, reason, released
+from tests.primitives.jobs.driving import OUTCOMES, Jobs, done, every_outcome, failed, new_job, reason, released
 
 BACKOFF_SECONDS = 1200  # longer than the longest pause with its jitter
 
@@ -147,11 +147,11 @@ def test_the_ceiling_of_an_attempt_ends_it_whatever_its_heartbeats_said(jobs: Jo
     assert jobs.kinds(grant.id) == ["abandoned"]
 
 
-@pytest.mark.parametrize("name", OUTCOMES)
-def test_a_settled_attempt_is_never_abandoned(jobs: Jobs, name: str) -> None:
+@every_outcome
+def test_a_settled_attempt_is_never_abandoned(jobs: Jobs, name: str, queue: str) -> None:
     """river#1302 (scenario 3): the rescuer overwrites what was completed."""
-    jobs.enqueue()
-    grant = jobs.take(lease=10)
+    jobs.enqueue(queue)
+    grant = jobs.take(queue, lease=10)
     state = jobs.settle(OUTCOMES[name](grant)).state
     jobs.move(11)
     assert jobs.abandon() == 0

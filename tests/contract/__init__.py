@@ -1,0 +1,1 @@
+"""The service held against its own OpenAPI document by machine-made requests."""
