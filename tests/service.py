@@ -73,7 +73,8 @@ class Conformance:
         for template in self._document["paths"]:
             parts = template.split("/")
             if len(parts) == len(segments) and all(
-                part == segment or (part.startswith("{") and segment) for part, segment in zip(parts, segments, strict=True)
+                part == segment or (part.startswith("{") and segment)
+                for part, segment in zip(parts, segments, strict=True)
             ):
                 fits.append(template)
         return min(fits, key=lambda one: one.count("{"), default=None)

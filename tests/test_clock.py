@@ -51,7 +51,14 @@ def test_durations_come_back_as_they_were(duration: int) -> None:
 
 
 def test_durations_are_rounded_to_the_nearest_microsecond() -> None:
-    assert [micros(value) for value in (0, 0.1, 1.5, 0.0000014, 0.0000016, 3600)] == [0, 100_000, 1_500_000, 1, 2, 3600 * MICROS]
+    assert [micros(value) for value in (0, 0.1, 1.5, 0.0000014, 0.0000016, 3600)] == [
+        0,
+        100_000,
+        1_500_000,
+        1,
+        2,
+        3600 * MICROS,
+    ]
 
 
 def test_the_steady_clock_never_goes_back() -> None:

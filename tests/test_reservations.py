@@ -42,7 +42,9 @@ def test_a_token_fits_its_thing_at_its_fence(thing: bytes, fence: int) -> None:
 
 
 @given(things, things, fences, fences)
-def test_a_token_fits_no_other_thing_fence_grant_or_installation(one: bytes, other: bytes, fence: int, newer: int) -> None:
+def test_a_token_fits_no_other_thing_fence_grant_or_installation(
+    one: bytes, other: bytes, fence: int, newer: int
+) -> None:
     grant, another = mint_grant(), mint_grant()
     text = token(KEY, grant, one, fence)
     assert fits(text, grant, other, newer) == ((one, fence) == (other, newer))
@@ -77,7 +79,7 @@ def test_what_the_database_keeps_is_not_the_secret() -> None:
 def test_a_token_with_one_other_character_fits_nothing(place: int, letter: str) -> None:
     grant = mint_grant()
     text = token(KEY, grant, b"a" * 16, 1)
-    changed = text[:place] + letter + text[place + 1:]
+    changed = text[:place] + letter + text[place + 1 :]
     decoded = [base64.urlsafe_b64decode(one + "==") for one in (text, changed)]
     # the last character carries four bits that mean nothing
     assert fits(changed, grant, b"a" * 16, 1) == (decoded[0] == decoded[1])
@@ -101,7 +103,11 @@ def test_a_sealed_grant_opens_with_its_claim_id_and_api_key_alone() -> None:
     grant = mint_grant()
     sealed = seal(KEY, grant, "key-1", "claim-1")
     assert unseal(KEY, sealed, grant.digest, "key-1", "claim-1") == grant
-    for key, key_id, claim_id in ((OTHER_KEY, "key-1", "claim-1"), (KEY, "key-2", "claim-1"), (KEY, "key-1", "claim-2")):
+    for key, key_id, claim_id in (
+        (OTHER_KEY, "key-1", "claim-1"),
+        (KEY, "key-2", "claim-1"),
+        (KEY, "key-1", "claim-2"),
+    ):
         assert unseal(key, sealed, grant.digest, key_id, claim_id) is None
     assert unseal(KEY, sealed, mint_grant().digest, "key-1", "claim-1") is None
 
@@ -109,7 +115,8 @@ def test_a_sealed_grant_opens_with_its_claim_id_and_api_key_alone() -> None:
 def test_two_grants_under_one_claim_id_are_masked_otherwise() -> None:
     one, other = mint_grant(), mint_grant()
     masks = {
-        bytes(a ^ b for a, b in zip(seal(KEY, grant, "key", "claim"), grant.secret, strict=True)) for grant in (one, other)
+        bytes(a ^ b for a, b in zip(seal(KEY, grant, "key", "claim"), grant.secret, strict=True))
+        for grant in (one, other)
     }
     assert len(masks) == 2
 

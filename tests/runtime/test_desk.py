@@ -118,7 +118,9 @@ def stays() -> bool:
     return False
 
 
-async def waiting(desk: Desk, counter: Store, *wishes: Wish, gone: Callable[[], bool] = stays) -> list[asyncio.Task[Any]]:
+async def waiting(
+    desk: Desk, counter: Store, *wishes: Wish, gone: Callable[[], bool] = stays
+) -> list[asyncio.Task[Any]]:
     """Tasks of claims that have been tried once, in vain, and wait now."""
     before = sum(len(one) for one in counter.rounds)
     tasks = [asyncio.create_task(desk.claim(wish, NEVER, gone)) for wish in wishes]
@@ -407,7 +409,9 @@ async def test_a_thousand_idle_claims_cost_one_look_a_tick_and_no_thread(
 ) -> None:
     desk = make_desk(poll_seconds=0.01)
     threads, tasks = threading.active_count(), len(asyncio.all_tasks())
-    claims = await waiting(desk, counter, *(Wish(str(number), places=("q", f"q{number % 10}")) for number in range(1000)))
+    claims = await waiting(
+        desk, counter, *(Wish(str(number), places=("q", f"q{number % 10}")) for number in range(1000))
+    )
     rounds = len(counter.rounds)
     looks = len(counter.peeks)
     await counter.until(lambda: len(counter.peeks) >= looks + 3)

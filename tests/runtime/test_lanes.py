@@ -106,7 +106,11 @@ async def test_a_full_lane_refuses_and_takes_again_when_there_is_room(serve: Ser
     waiting = [lane.put(number) for number in range(5)]
     with pytest.raises(Refusal) as refused:
         await lane.submit("one too many")
-    assert (refused.value.code.name, refused.value.http_status, refused.value.retry_after_seconds) == ("overloaded", 503, 1)
+    assert (refused.value.code.name, refused.value.http_status, refused.value.retry_after_seconds) == (
+        "overloaded",
+        503,
+        1,
+    )
     with pytest.raises(Refusal):
         lane.put_many([("all", 1, 0), ("or none", 1, 0)])
     op.go.set()

@@ -131,13 +131,17 @@ class Jobs:
         return granted
 
     def wanted(
-        self, *queues: str, limit: int = 1, lease: float = 60, claim_id: str | None = None, worker: str = "w",
-        handlers: Sequence[tuple[str, tuple[int, ...]]] = (), caller: Caller | None = None,
+        self,
+        *queues: str,
+        limit: int = 1,
+        lease: float = 60,
+        claim_id: str | None = None,
+        worker: str = "w",
+        handlers: Sequence[tuple[str, tuple[int, ...]]] = (),
+        caller: Caller | None = None,
     ) -> Claim:
         """The command of a claim."""
-        return Claim(
-            queues or ("q",), tuple(handlers), worker, limit, micros(lease), caller or self.caller, claim_id
-        )
+        return Claim(queues or ("q",), tuple(handlers), worker, limit, micros(lease), caller or self.caller, claim_id)
 
     # -- settle and renew ------------------------------------------------------------------------------------------------
 
@@ -232,9 +236,9 @@ class Jobs:
         self.update(jobs, jobs.c.id == job_id, cancel_requested_at=at)
 
         def write(tx: Tx, commands: Sequence[None]) -> Sequence[None]:
-            tx.conn.execute(job_events.insert().values(
-                job_id=job_id, id=new_id(), at=at, kind="cancel_requested", message=reason
-            ))
+            tx.conn.execute(
+                job_events.insert().values(job_id=job_id, id=new_id(), at=at, kind="cancel_requested", message=reason)
+            )
             return commands
 
         self.database.run(write, [None])
@@ -323,9 +327,9 @@ def every_outcome(check: Callable[..., None]) -> Callable[..., None]:
 
 
 def _settlement(grant: Granted, outcome: Outcome, **content: Any) -> Settlement:
-    digest = settlement_digest(outcome.value, *(
-        value if isinstance(value, bytes) else repr(value) for _, value in sorted(content.items())
-    ))
+    digest = settlement_digest(
+        outcome.value, *(value if isinstance(value, bytes) else repr(value) for _, value in sorted(content.items()))
+    )
     if content.get("delay") is not None:
         content["delay"] = micros(content["delay"])
     return Settlement(grant.id, grant.token, outcome, digest, **content)

@@ -44,8 +44,17 @@ def tokens(grants: Sequence[Granted]) -> list[tuple[bytes, str, int]]:
 
 def test_a_claim_gives_the_job_with_a_reservation(jobs: Jobs) -> None:
     (outcome,) = jobs.enqueue_all(
-        new_job("q", "mail", 3, payload=b'{"to":1}', priority=-4, max_attempts=9, timeout=600, correlation_id="c",
-                parent_operation_id="p"),
+        new_job(
+            "q",
+            "mail",
+            3,
+            payload=b'{"to":1}',
+            priority=-4,
+            max_attempts=9,
+            timeout=600,
+            correlation_id="c",
+            parent_operation_id="p",
+        ),
         caller=Caller(jobs.caller.principal, "r", "00-" + "1" * 32 + "-" + "2" * 16 + "-00"),
     )
     job = good(outcome).job
@@ -101,7 +110,7 @@ def test_the_desk_and_the_sweep_are_told_of_what_was_taken(jobs: Jobs) -> None:
     assert jobs.host.abandonments == [pytest.approx(20)]
     figures, workers = jobs.host.memory.take()
     assert sum(figures.values()) == 1
-    ((worker, queue), seen), = workers.items()
+    (((worker, queue), seen),) = workers.items()
     assert (worker, queue, seen.handlers, seen.last_beat_at) == ("w-1", "q", (("t", (1, 2)),), None)
 
 
@@ -127,7 +136,15 @@ def test_within_a_queue_priority_then_availability_then_age_decides_across_types
     jobs.move(5)
     assert jobs.promote() == 3
     order = [
-        "most urgent", "urgent", "first", "second", "third", "early", "late", "less idle", "idle",
+        "most urgent",
+        "urgent",
+        "first",
+        "second",
+        "third",
+        "early",
+        "late",
+        "less idle",
+        "idle",
     ]
     names = {job_id: name for name, job_id in made.items()}
     assert [names[job_id] for job_id in ids(jobs.claim(limit=4))] == order[:4]
@@ -163,7 +180,9 @@ def test_the_earliest_of_several_claims_is_served_first(jobs: Jobs) -> None:
 def test_claims_with_other_leases_and_workers_keep_their_own_within_one_transaction(jobs: Jobs) -> None:
     for _ in range(4):
         jobs.enqueue()
-    outcomes = jobs.claim_all(jobs.wanted(limit=2, lease=10, worker="one"), jobs.wanted(limit=2, lease=99, worker="two"))
+    outcomes = jobs.claim_all(
+        jobs.wanted(limit=2, lease=10, worker="one"), jobs.wanted(limit=2, lease=99, worker="two")
+    )
     for outcome, seconds, worker in zip(outcomes, (10, 99), ("one", "two"), strict=True):
         for grant in good(outcome).grants:
             row = jobs.job(grant.id)
@@ -357,8 +376,12 @@ def test_a_claim_whose_commit_got_no_answer_gives_the_same_grants_and_takes_noth
     jobs.enqueue_all(*(new_job(payload=b"%d" % number) for number in range(9)))
     old = jobs.take(claim_id="replayed-claim-id-00")
     first, again = jobs.repeat(
-        claim, jobs.wanted(limit=2), jobs.wanted(limit=3, claim_id=CLAIM_ID), jobs.wanted("empty"),
-        jobs.wanted(claim_id="replayed-claim-id-00"), jobs.wanted(claim_id=CLAIM_ID),
+        claim,
+        jobs.wanted(limit=2),
+        jobs.wanted(limit=3, claim_id=CLAIM_ID),
+        jobs.wanted("empty"),
+        jobs.wanted(claim_id="replayed-claim-id-00"),
+        jobs.wanted(claim_id=CLAIM_ID),
     )
     assert again == first
     assert tokens(good(first[3]).grants) == tokens((old,))

@@ -38,7 +38,12 @@ def test_what_was_said_is_kept(jobs: Jobs) -> None:
     caller = Caller(principal("key-1"), "request-7", "00-" + "a" * 32 + "-" + "b" * 16 + "-01")
     (outcome,) = jobs.enqueue_all(
         new_job(
-            priority=-1000, max_attempts=1, timeout=2.5, retry_until=until, payload=b"[1]", correlation_id="order 1 é😀",
+            priority=-1000,
+            max_attempts=1,
+            timeout=2.5,
+            retry_until=until,
+            payload=b"[1]",
+            correlation_id="order 1 é😀",
             parent_operation_id="parent",
         ),
         caller=caller,
@@ -76,7 +81,14 @@ def test_a_job_for_a_moment_is_scheduled_for_it_and_a_moment_that_has_passed_is_
 
 
 def test_queues_and_flows_come_to_be_with_their_first_job(jobs: Jobs) -> None:
-    for queue, type_, version in [("a", "t", 1), ("a", "t", 2), ("b", "t", 1), ("a", "t", 1), ("A", "t", 1), ("a", "T", 1)]:
+    for queue, type_, version in [
+        ("a", "t", 1),
+        ("a", "t", 2),
+        ("b", "t", 1),
+        ("a", "t", 1),
+        ("A", "t", 1),
+        ("a", "T", 1),
+    ]:
         jobs.enqueue(queue, type_, version)
     assert {row.name for row in jobs.rows(queues)} == {"a", "A", "b"}
     assert len(jobs.rows(flows)) == 5
@@ -181,7 +193,11 @@ def test_a_key_twice_within_one_transaction_of_two_requests_is_one_job(jobs: Job
 def test_batches_have_mixed_results_in_the_order_sent(jobs: Jobs) -> None:
     old = jobs.enqueue("old", key="k", payload=b"1")
     outcomes = jobs.enqueue_all(
-        new_job("a"), new_job("old", key="k", payload=b"2"), new_job("b"), new_job("old", key="k", payload=b"1"), new_job("c")
+        new_job("a"),
+        new_job("old", key="k", payload=b"2"),
+        new_job("b"),
+        new_job("old", key="k", payload=b"1"),
+        new_job("c"),
     )
     told = [reason(one) if isinstance(one, Refusal) else (one.job.flow[0], one.replayed) for one in outcomes]
     assert told == [("a", False), "idempotency_conflict", ("b", False), ("old", True), ("c", False)]
@@ -255,10 +271,15 @@ def test_an_enqueue_whose_commit_got_no_answer_gives_the_same_jobs_and_doubles_n
     old = jobs.enqueue("q", key="old")
     commands = [
         Enqueue((new_job(correlation_id="c"), new_job(key="k", parent_operation_id="p"), new_job(key="old")), CALLER),
-        Enqueue((new_job("later", delay=9), new_job(key="k", parent_operation_id="p"), new_job(key="k", payload=b"x")), CALLER),
+        Enqueue(
+            (new_job("later", delay=9), new_job(key="k", parent_operation_id="p"), new_job(key="k", payload=b"x")),
+            CALLER,
+        ),
     ]
     first, again = jobs.repeat(enqueue, *commands)
-    assert [[told(one) for one in answers] for answers in again] == [[told(one) for one in answers] for answers in first]
+    assert [[told(one) for one in answers] for answers in again] == [
+        [told(one) for one in answers] for answers in first
+    ]
     assert good(first[0][2]) == Enqueued(old, replayed=True)
     assert len(jobs.rows(jobs_table)) == len(jobs.rows(job_contents)) == 4
     assert len(jobs.rows(job_keys)) == 2

@@ -67,8 +67,11 @@ class Machine(RuleBasedStateMachine):
     # -- commands ------------------------------------------------------------------------------------------------------
 
     @rule(
-        key=st.sampled_from([None, None, "a", "b"]), payload=st.sampled_from([b"1", b"2"]), delay=st.sampled_from([0, 0, 40]),
-        priority=st.integers(-1, 1), max_attempts=st.integers(1, 3),
+        key=st.sampled_from([None, None, "a", "b"]),
+        payload=st.sampled_from([b"1", b"2"]),
+        delay=st.sampled_from([0, 0, 40]),
+        priority=st.integers(-1, 1),
+        max_attempts=st.integers(1, 3),
     )
     def enqueue(self, key: str | None, payload: bytes, delay: int, priority: int, max_attempts: int) -> None:
         new = new_job(key=key, payload=payload, delay=delay or None, priority=priority, max_attempts=max_attempts)
@@ -98,7 +101,13 @@ class Machine(RuleBasedStateMachine):
             job = self.known[grant.id]
             assert (grant.fence, grant.attempt) == (job.fence + 1, job.attempt + 1)
             assert grant.token not in {one.token for one in self.grants}
-            job.state, job.fence, job.attempt, job.holder, job.cancel = State.RUNNING, grant.fence, grant.attempt, grant, False
+            job.state, job.fence, job.attempt, job.holder, job.cancel = (
+                State.RUNNING,
+                grant.fence,
+                grant.attempt,
+                grant,
+                False,
+            )
             job.due = grant.expires_at
             self.grants.append(grant)
 
@@ -152,8 +161,13 @@ class Machine(RuleBasedStateMachine):
             setattr(job, counter, getattr(job, counter) + 1)
             over = getattr(job, counter) > MAX_RELEASES
             expected = (
-                State.CANCELLED if job.cancel else State.DEAD if over
-                else State.SCHEDULED if counter == "throttles" else State.AVAILABLE
+                State.CANCELLED
+                if job.cancel
+                else State.DEAD
+                if over
+                else State.SCHEDULED
+                if counter == "throttles"
+                else State.AVAILABLE
             )
         elif name == "unknown":
             expected = State.UNKNOWN
@@ -313,7 +327,9 @@ def run(jobs: Jobs, *, examples: int, steps: int) -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         Here,
         settings=settings(
-            max_examples=examples, stateful_step_count=steps, deadline=None,
+            max_examples=examples,
+            stateful_step_count=steps,
+            deadline=None,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
         ),
     )

@@ -34,7 +34,13 @@ def wanted(*queues: str, handlers: tuple[tuple[str, tuple[int, ...]], ...] = ())
 
 def test_the_numbers_of_states_never_change_their_meaning() -> None:
     assert {state.name: int(state) for state in State} == {
-        "AVAILABLE": 0, "RUNNING": 1, "SCHEDULED": 2, "SUCCEEDED": 4, "DEAD": 5, "CANCELLED": 6, "UNKNOWN": 7,
+        "AVAILABLE": 0,
+        "RUNNING": 1,
+        "SCHEDULED": 2,
+        "SUCCEEDED": 4,
+        "DEAD": 5,
+        "CANCELLED": 6,
+        "UNKNOWN": 7,
     }
     assert all(STATE_NAMES[state.text] is state for state in State)
 
@@ -71,7 +77,9 @@ def test_a_duration_lies_in_its_bucket_and_the_bucket_is_narrow(duration: int) -
 
 @given(st.integers(0, LONGEST_DURATION), st.integers(0, LONGEST_DURATION))
 def test_longer_durations_never_lie_in_earlier_buckets(one: int, other: int) -> None:
-    assert (duration_bucket(one) <= duration_bucket(other)) == (one <= other) or duration_bucket(one) == duration_bucket(other)
+    assert (duration_bucket(one) <= duration_bucket(other)) == (one <= other) or duration_bucket(
+        one
+    ) == duration_bucket(other)
 
 
 def test_a_duration_below_nothing_counts_as_nothing() -> None:

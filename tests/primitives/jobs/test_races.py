@@ -77,8 +77,10 @@ def storm(processes: Sequence[Jobs], *, claimers: int, enqueuers: int, each: int
     def enqueuer(process: Jobs, name: int) -> None:
         made = 0
         while made < each:
-            batch = [new_job("q", f"t{number % 3}", max_attempts=999, key=f"{name}-{number}")
-                     for number in range(made, min(made + 7, each))]
+            batch = [
+                new_job("q", f"t{number % 3}", max_attempts=999, key=f"{name}-{number}")
+                for number in range(made, min(made + 7, each))
+            ]
             outcomes = [good(one) for one in process.enqueue_all(*batch)]
             with history.lock:
                 history.made += [one.job.id for one in outcomes]
@@ -95,8 +97,11 @@ def storm(processes: Sequence[Jobs], *, claimers: int, enqueuers: int, each: int
                 continue
             process.beat(grants[0])
             items = [
-                released(grant) if number % 5 == 1 and grant.fence < 3
-                else failed(grant, delay=0) if number % 5 == 2 and grant.fence < 3 else done(grant)
+                released(grant)
+                if number % 5 == 1 and grant.fence < 3
+                else failed(grant, delay=0)
+                if number % 5 == 2 and grant.fence < 3
+                else done(grant)
                 for number, grant in enumerate(grants)
             ]
             history.finished(grants, process.settle_all(*items))
@@ -110,7 +115,8 @@ def storm(processes: Sequence[Jobs], *, claimers: int, enqueuers: int, each: int
     roles: list[Callable[[Jobs], None]] = [
         *(lambda process, name=name: enqueuer(process, name) for name in range(enqueuers)),  # type: ignore[misc]
         *(lambda process, name=name: claimer(process, name) for name in range(claimers)),  # type: ignore[misc]
-        sweeper, sweeper,
+        sweeper,
+        sweeper,
     ]
 
     def acting(role: Callable[[Jobs], None], process: Jobs) -> Callable[[], None]:
@@ -363,9 +369,12 @@ def plans(jobs: Jobs, run: Callable[[Any], Any]) -> list[str]:
             if statement.lstrip().startswith("SELECT") and jobs_table.name in statement:
                 cursor.execute(words + statement, parameters)
                 names = [column[0].lower() for column in cursor.description]
-                told.append("\n".join(
-                    " ".join(f"{key}={value}" for key, value in zip(names, row, strict=True)) for row in cursor.fetchall()
-                ))
+                told.append(
+                    "\n".join(
+                        " ".join(f"{key}={value}" for key, value in zip(names, row, strict=True))
+                        for row in cursor.fetchall()
+                    )
+                )
 
         event.listen(tx.conn, "before_cursor_execute", before)
         try:
@@ -387,7 +396,9 @@ def test_claims_and_sweeps_go_by_their_index_and_never_sort(
     jobs.enqueue("q", "a")
     jobs.enqueue("q", "b")
     for start in range(0, count, 1000):
-        jobs.enqueue_all(*(new_job("q", "ab"[number % 2], delay=number % 4 * 50) for number in range(start, start + 1000)))
+        jobs.enqueue_all(
+            *(new_job("q", "ab"[number % 2], delay=number % 4 * 50) for number in range(start, start + 1000))
+        )
     if count:
         analyse(jobs)
     ids: dict[str, int] = {}
@@ -395,9 +406,14 @@ def test_claims_and_sweeps_go_by_their_index_and_never_sort(
     from app.primitives.jobs.heads import LOWEST
 
     one = plans(jobs, lambda tx: work.lock_heads(tx, ids["a"], 10, LOWEST))
-    many = plans(jobs, lambda tx: work.select_heads(tx, {ids["a"]: 10, ids["b"]: 10}, dict.fromkeys(ids.values(), LOWEST)))
-    sweeps = [plan for state in (State.SCHEDULED, State.RUNNING, State.SUCCEEDED)
-              for plan in plans(jobs, lambda tx, state=state: due.lock_due(tx, state, 200))]  # type: ignore[misc]
+    many = plans(
+        jobs, lambda tx: work.select_heads(tx, {ids["a"]: 10, ids["b"]: 10}, dict.fromkeys(ids.values(), LOWEST))
+    )
+    sweeps = [
+        plan
+        for state in (State.SCHEDULED, State.RUNNING, State.SUCCEEDED)
+        for plan in plans(jobs, lambda tx, state=state: due.lock_due(tx, state, 200))
+    ]  # type: ignore[misc]
     assert (len(one), len(many), len(sweeps)) == (1, 1, 3)
     if jobs.database.dialect.name == "postgresql" and not count:
         return  # a table of one page is read as a whole, rightly
@@ -433,10 +449,12 @@ def test_a_claim_locks_little_more_than_what_it_takes(
     def op(tx: Any, commands: Any) -> Any:
         outcomes = claim(tx, commands)
         assert len(good(outcomes[0]).grants) == number
-        seen.append(tx.conn.exec_driver_sql(
-            "SELECT count(*) FROM performance_schema.data_locks WHERE LOCK_TYPE = 'RECORD' AND OBJECT_NAME = "
-            f"'{jobs_table.name}'"
-        ).scalar())
+        seen.append(
+            tx.conn.exec_driver_sql(
+                "SELECT count(*) FROM performance_schema.data_locks WHERE LOCK_TYPE = 'RECORD' AND OBJECT_NAME = "
+                f"'{jobs_table.name}'"
+            ).scalar()
+        )
         return outcomes
 
     jobs.database.run(op, [jobs.wanted(limit=number)])

@@ -110,11 +110,16 @@ def test_each_reason_for_which_a_reservation_is_lost_is_told(jobs: Jobs) -> None
     jobs.move(500)
     jobs.promote()
     assert jobs.take().id == superseded.id
-    told = [reason(one) for one in jobs.beat_all(*(beat_of(grant) for grant in (settled, failing, cancelled, superseded)))]
+    told = [
+        reason(one) for one in jobs.beat_all(*(beat_of(grant) for grant in (settled, failing, cancelled, superseded)))
+    ]
     assert told == ["settled", "settled", "cancelled", "superseded"]
-    assert [reason(one) for one in jobs.beat_all(
-        Beat(settled.id, "x", 1), Beat(superseded.id, "x" * 86, 1), Beat(new_id(), settled.token, 1)
-    )] == ["unknown_token", "unknown_token", "not_found"]
+    assert [
+        reason(one)
+        for one in jobs.beat_all(
+            Beat(settled.id, "x", 1), Beat(superseded.id, "x" * 86, 1), Beat(new_id(), settled.token, 1)
+        )
+    ] == ["unknown_token", "unknown_token", "not_found"]
 
 
 def test_a_worker_with_the_same_name_may_not_renew_for_another(jobs: Jobs) -> None:
@@ -182,9 +187,15 @@ def test_progress_of_a_lost_reservation_is_dropped(jobs: Jobs) -> None:
 def test_batches_have_mixed_results_in_the_order_sent(jobs: Jobs) -> None:
     one, two, three = (running(jobs) for _ in range(3))
     jobs.settle(done(two))
-    told = jobs.beat_all(beat_of(three, 100), beat_of(two), Beat(new_id(), one.token, 1), beat_of(one, 200), beat_of(one, 90))
+    told = jobs.beat_all(
+        beat_of(three, 100), beat_of(two), Beat(new_id(), one.token, 1), beat_of(one, 200), beat_of(one, 90)
+    )
     assert [reason(one_) if isinstance(one_, Refusal) else one_.id for one_ in told] == [
-        three.id, "settled", "not_found", one.id, one.id,
+        three.id,
+        "settled",
+        "not_found",
+        one.id,
+        one.id,
     ]
     assert jobs.job(one.id).due_at == good(told[3]).expires_at
 

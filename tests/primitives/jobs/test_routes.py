@@ -19,7 +19,9 @@ TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
 async def enqueued(service: Service, **fields: Any) -> dict[str, Any]:
-    job: dict[str, Any] = await service.post("/v1/jobs", {"queue": "q", "type": "t", "payload": {}, **fields}, status=201)
+    job: dict[str, Any] = await service.post(
+        "/v1/jobs", {"queue": "q", "type": "t", "payload": {}, **fields}, status=201
+    )
     return job
 
 
@@ -39,7 +41,9 @@ async def test_a_job_goes_from_enqueue_to_its_end(service: Service) -> None:
     assert (job["state"], job["replayed"], job["deduplicated"], job["attempt"]) == ("available", False, False, 0)
     (mine,) = await claimed(service, lease_seconds=30)
     assert (mine["id"], mine["attempt"], mine["correlation_id"], mine["priority"]) == (job["id"], 1, "c", -3)
-    beat = await service.post(f"/v1/jobs/{job['id']}/heartbeat", {"token": token(mine), "lease_seconds": 90}, status=200)
+    beat = await service.post(
+        f"/v1/jobs/{job['id']}/heartbeat", {"token": token(mine), "lease_seconds": 90}, status=200
+    )
     assert beat["expires_at"] > mine["reservation"]["expires_at"]
     assert (beat["cancel_requested"], beat["release_requested"]) == (False, False)
     end = {"token": token(mine), "result": {"n": 1}}
@@ -52,8 +56,14 @@ async def test_a_job_goes_from_enqueue_to_its_end(service: Service) -> None:
 
 
 RAW = [
-    b'{"n":123456789012345678901234567890,"d":1.10,"e":1E40}', b'{"b":1,"a":2,"b":3}', b'"\\u0000\\ud83d\\ude00"',
-    '{"é":"ß😀🎉"}'.encode(), b"null", b"[]", b'"a\\/b"', b"-0.0",
+    b'{"n":123456789012345678901234567890,"d":1.10,"e":1E40}',
+    b'{"b":1,"a":2,"b":3}',
+    b'"\\u0000\\ud83d\\ude00"',
+    '{"é":"ß😀🎉"}'.encode(),
+    b"null",
+    b"[]",
+    b'"a\\/b"',
+    b"-0.0",
 ]
 
 
@@ -86,8 +96,10 @@ async def test_an_idempotency_key_replays_or_conflicts(service: Service) -> None
 async def test_a_batch_of_jobs_has_a_result_for_each_in_the_order_sent(service: Service) -> None:
     old = await enqueued(service, idempotency_key="k")
     bodies = [
-        {"queue": "q", "type": "t", "payload": 1}, {"queue": "q", "type": "t", "payload": 2, "idempotency_key": "k"},
-        {"queue": "q", "type": "t", "payload": {}, "idempotency_key": "k"}, {"queue": "b", "type": "t", "payload": 3},
+        {"queue": "q", "type": "t", "payload": 1},
+        {"queue": "q", "type": "t", "payload": 2, "idempotency_key": "k"},
+        {"queue": "q", "type": "t", "payload": {}, "idempotency_key": "k"},
+        {"queue": "b", "type": "t", "payload": 3},
     ]
     results = (await service.post("/v1/jobs/batch", {"jobs": bodies}, status=200))["results"]
     assert [one["status"] for one in results] == [201, 409, 200, 201]
@@ -97,7 +109,9 @@ async def test_a_batch_of_jobs_has_a_result_for_each_in_the_order_sent(service: 
 
 
 async def test_the_trace_of_the_enqueue_is_handed_to_whoever_claims(service: Service) -> None:
-    await service.post("/v1/jobs", {"queue": "q", "type": "t", "payload": 1}, status=201, headers={"traceparent": TRACE})
+    await service.post(
+        "/v1/jobs", {"queue": "q", "type": "t", "payload": 1}, status=201, headers={"traceparent": TRACE}
+    )
     assert [job["traceparent"] for job in await claimed(service)] == [TRACE]
 
 
@@ -173,7 +187,9 @@ async def test_each_way_to_fail_leads_where_it_says(service: Service) -> None:
         assert (answer["available_at"] is not None) == (state in ("scheduled", "available"))
         batch = {"items": [{"id": mine["id"], "token": token(mine), "outcome": OUTCOME[verb], **body}]}
         (same,) = (await service.post("/v1/jobs/settlements", batch, status=200))["results"]
-        assert same == {"status": 200, "problem": None, **answer, "replayed": True}, "one digest for every way to settle"
+        assert same == {"status": 200, "problem": None, **answer, "replayed": True}, (
+            "one digest for every way to settle"
+        )
 
 
 OUTCOME = {"fail": "failed", "unknown": "unknown", "release": "released"}
@@ -185,7 +201,8 @@ async def test_settlements_and_heartbeats_in_batches_have_mixed_results_in_order
     one, two, three = await claimed(service, limit=3)
     nobody = "0198c5a2-5f00-7c3e-9d6b-0b5f3a8d1e2f"
     beats = [
-        {"id": two["id"], "token": token(two), "progress": {"n": 1}}, {"id": nobody, "token": token(one)},
+        {"id": two["id"], "token": token(two), "progress": {"n": 1}},
+        {"id": nobody, "token": token(one)},
         {"id": one["id"], "token": token(three)},
     ]
     results = (await service.post("/v1/jobs/heartbeats", {"items": beats}, status=200))["results"]
@@ -234,7 +251,9 @@ async def test_a_waiting_claim_is_answered_when_work_comes(service: Service) -> 
 
 
 async def test_a_waiting_claim_finds_what_another_process_enqueued(service: Service, replica_of: Any) -> None:
-    waiting = asyncio.create_task(claimed(service, wait_seconds=30, handlers=[{"type": "other", "schema_versions": [2]}]))
+    waiting = asyncio.create_task(
+        claimed(service, wait_seconds=30, handlers=[{"type": "other", "schema_versions": [2]}])
+    )
     await asyncio.to_thread(replica_of, "q", "other", 2)
     (mine,) = await asyncio.wait_for(waiting, SECONDS)
     assert (mine["type"], mine["schema_version"]) == ("other", 2)
@@ -283,7 +302,10 @@ async def test_a_thousand_idle_claims_cost_one_look_a_tick_and_no_thread(service
 async def test_ids_that_are_none_are_not_found(service: Service) -> None:
     for job_id in ("x", "0198c5a2-5f00-7c3e-9d6b-0b5f3a8d1e2f", new_id().hex):
         for verb, body in (
-            ("heartbeat", {}), ("complete", {}), ("unknown", {"category": "x"}), ("release", {"reason": "other"}),
+            ("heartbeat", {}),
+            ("complete", {}),
+            ("unknown", {"category": "x"}),
+            ("release", {"reason": "other"}),
             ("fail", {"category": "x", "retry": True}),
         ):
             problem = await service.post(f"/v1/jobs/{job_id}/{verb}", {"token": "x", **body}, status=404)

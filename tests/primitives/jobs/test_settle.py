@@ -88,7 +88,12 @@ def test_a_failure_is_told_by_an_event_and_its_category_stays_on_the_job(jobs: J
     caller = Caller(principal("key-9"), "request-9")
     jobs.settle(failed(grant, "timeout", message="no answer é😀", reference="err-1"), caller=caller)
     (event,) = jobs.events(grant.id)
-    assert (event.kind, event.category, event.message, event.reference) == ("failed", "timeout", "no answer é😀", "err-1")
+    assert (event.kind, event.category, event.message, event.reference) == (
+        "failed",
+        "timeout",
+        "no answer é😀",
+        "err-1",
+    )
     assert (event.attempt, event.fence, event.worker, event.request_id) == (1, 1, "w", "request-9")
     assert jobs.job(grant.id).category == "timeout"
 
@@ -296,7 +301,17 @@ def test_a_token_that_is_none_and_a_job_that_is_none_are_refused(jobs: Jobs) -> 
     grant = running(jobs)
     foreign = reservations.token(TOKEN_KEY, reservations.mint_grant(), grant.id, 1)
     other_installation = reservations.token(b"k" * 32, reservations.mint_grant(), grant.id, 1)
-    wrong = ["", "x", "x" * 86, "é" * 86, grant.token[:-1], grant.token + "A", foreign, other_installation, flipped(grant.token)]
+    wrong = [
+        "",
+        "x",
+        "x" * 86,
+        "é" * 86,
+        grant.token[:-1],
+        grant.token + "A",
+        foreign,
+        other_installation,
+        flipped(grant.token),
+    ]
     for token in wrong:
         (refused,) = jobs.settle_all(replace(done(grant), token=token))
         assert reason(refused) == "unknown_token"
@@ -342,7 +357,9 @@ def test_an_expired_reservation_is_refused_before_any_sweep_has_seen_it(jobs: Jo
 
 
 @every_outcome
-def test_past_the_attempts_ceiling_every_call_is_refused_whatever_the_heartbeats_said(jobs: Jobs, name: str, queue: str) -> None:
+def test_past_the_attempts_ceiling_every_call_is_refused_whatever_the_heartbeats_said(
+    jobs: Jobs, name: str, queue: str
+) -> None:
     grant = running(jobs, queue, timeout=100)
     jobs.move(50)
     assert jobs.beat(grant, lease=3600).expires_at == (jobs.job(grant.id).claimed_at or 0) + 100 * MICROS
@@ -399,13 +416,25 @@ def test_batches_have_mixed_results_in_the_order_sent_and_each_stands_for_itself
     jobs.settle(done(grants[1]))
     gone = replace(done(grants[0]), id=new_id())
     items: list[Settlement] = [
-        done(grants[0], b"[]"), gone, done(grants[1]), failed(grants[2]), replace(done(grants[3]), token="?"),
-        released(grants[4]), unknown(grants[5]), failed(grants[1]),
+        done(grants[0], b"[]"),
+        gone,
+        done(grants[1]),
+        failed(grants[2]),
+        replace(done(grants[3]), token="?"),
+        released(grants[4]),
+        unknown(grants[5]),
+        failed(grants[1]),
     ]
     told = [reason(one) if isinstance(one, Refusal) else (one.state, one.replayed) for one in jobs.settle_all(*items)]
     assert told == [
-        (State.SUCCEEDED, False), "not_found", (State.SUCCEEDED, True), (State.SCHEDULED, False), "unknown_token",
-        (State.AVAILABLE, False), (State.UNKNOWN, False), "settlement_conflict",
+        (State.SUCCEEDED, False),
+        "not_found",
+        (State.SUCCEEDED, True),
+        (State.SCHEDULED, False),
+        "unknown_token",
+        (State.AVAILABLE, False),
+        (State.UNKNOWN, False),
+        "settlement_conflict",
     ]
     assert jobs.job(grants[3].id).state is State.RUNNING
 

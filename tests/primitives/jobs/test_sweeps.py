@@ -63,11 +63,23 @@ def test_a_lease_that_holds_is_left_alone(jobs: Jobs) -> None:
 def test_a_lost_attempt_comes_again_at_the_backoffs_pace(jobs: Jobs) -> None:
     grant = abandoned(jobs)
     row = jobs.job(grant.id)
-    assert (row.state, row.attempt, row.lease_losses, row.fence, row.category) == (State.SCHEDULED, 1, 1, 1, "abandoned")
+    assert (row.state, row.attempt, row.lease_losses, row.fence, row.category) == (
+        State.SCHEDULED,
+        1,
+        1,
+        1,
+        "abandoned",
+    )
     assert row.available_at >= jobs.now + 9 * MICROS
     assert row.available_at <= jobs.now + 12 * MICROS
     (event,) = jobs.events(grant.id)
-    assert (event.kind, event.category, event.attempt, event.fence, event.worker) == ("abandoned", "abandoned", 1, 1, "w")
+    assert (event.kind, event.category, event.attempt, event.fence, event.worker) == (
+        "abandoned",
+        "abandoned",
+        1,
+        1,
+        "w",
+    )
     second = again(jobs)
     assert (second.id, second.attempt, second.fence) == (grant.id, 2, 2)
 
@@ -107,7 +119,9 @@ def test_a_job_that_dies_of_a_lost_lease_keeps_its_last_real_error_in_its_events
     assert (row.state, row.category) == (State.DEAD, "abandoned")
     told = [(event.kind, event.category, event.message) for event in jobs.events(row.id)]
     assert told == [
-        ("failed", "timeout", "no answer"), ("abandoned", "abandoned", None), ("dead", "abandoned", None),
+        ("failed", "timeout", "no answer"),
+        ("abandoned", "abandoned", None),
+        ("dead", "abandoned", None),
     ]
 
 
@@ -275,9 +289,12 @@ def test_a_promoted_job_keeps_the_moment_from_which_it_was_available(jobs: Jobs)
 
 def test_a_purge_leaves_nothing_of_an_ended_job_and_everything_of_the_others(jobs: Jobs) -> None:
     jobs.host.set(jobs_retention_seconds=100.0)
-    jobs.enqueue_all(*(
-        new_job(key=f"k{number}", correlation_id="c", parent_operation_id="p", priority=number) for number in range(4)
-    ))
+    jobs.enqueue_all(
+        *(
+            new_job(key=f"k{number}", correlation_id="c", parent_operation_id="p", priority=number)
+            for number in range(4)
+        )
+    )
     ended, dead, open_, unknown = jobs.claim(limit=4, claim_id="claim-0123456789abcdef", lease=3600)
     for grant in (ended, dead, open_, unknown):
         jobs.beat(grant, lease=3600, progress=b"1")
@@ -303,7 +320,8 @@ def test_cancelled_dead_and_succeeded_jobs_are_purged_in_batches(jobs: Jobs) -> 
     for grant in grants[10:]:
         jobs.ask_to_cancel(grant.id)
     jobs.settle_all(
-        *(done(grant) for grant in grants[:5]), *(failed(grant, retry=False) for grant in grants[5:10]),
+        *(done(grant) for grant in grants[:5]),
+        *(failed(grant, retry=False) for grant in grants[5:10]),
         *(released(grant) for grant in grants[10:]),
     )
     assert {row.state for row in jobs.rows(jobs_table)} == set(ENDED)
