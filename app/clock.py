@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
 MICROS = 1_000_000
-MAX_MOMENT = 253_402_300_799 * MICROS  # 9999-12-31T23:59:59Z, the last that RFC 3339 can spell
+MAX_MOMENT = 253_402_300_800 * MICROS - 1  # 9999-12-31T23:59:59.999999Z, the last that RFC 3339 can spell
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NAIVE_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - only formats, and three times as fast
 # BOOTTIME goes on while a virtual machine is suspended; MONOTONIC would come back believing that old leases still hold

@@ -164,12 +164,13 @@ class FieldError:
     detail: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(eq=False)
 class Refusal(Exception):
     """A command that was refused, and why. Nothing was changed by it.
 
     `detail` is one sentence for a person. `extra` holds typed extension members of the problem (never a submitted value,
-    never a token). `retry_after_seconds` becomes the header `Retry-After`. `status` overrides the code's own.
+    never a token). `retry_after_seconds` becomes the header `Retry-After`. `status` overrides the code's own. Not frozen:
+    Python itself writes to an exception that it passes on.
     """
 
     code: Code

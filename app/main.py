@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import FrameType
 
@@ -36,12 +36,13 @@ def create_app(settings: Settings | None = None, *, database: Database | None = 
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        drain_on_signals(runtime)
+        restore = drain_on_signals(runtime)
         await runtime.start()
         try:
             yield
         finally:
             await runtime.stop()
+            restore()
             if database is None:
                 await asyncio.to_thread(runtime.database.shutdown)
 
@@ -89,19 +90,25 @@ def assemble(settings: Settings, database: Database, *, loops: bool) -> Runtime:
     return runtime
 
 
-def drain_on_signals(runtime: Runtime) -> None:
+def drain_on_signals(runtime: Runtime) -> Callable[[], None]:
     """Let waiting claims answer the moment a signal comes: the server itself waits for all its connections to end first,
-    and only then runs the end of the lifespan. The server's own handler is called as before.
+    and only then runs the end of the lifespan. The server's own handler is called as before. Gives what undoes it.
     """
     if threading.current_thread() is not threading.main_thread():
-        return
+        return lambda: None
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        before = signal.getsignal(number)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
-        def handler(received: int, frame: FrameType | None, before: object = before) -> None:
-            loop.call_soon_threadsafe(runtime.draining.set)
-            if callable(before):
-                before(received, frame)
+    def handler(received: int, frame: FrameType | None) -> None:
+        loop.call_soon_threadsafe(runtime.draining.set)
+        servers_own = before[signal.Signals(received)]
+        if callable(servers_own):
+            servers_own(received, frame)
 
+    def restore() -> None:
+        for number, servers_own in before.items():
+            signal.signal(number, servers_own)
+
+    for number in before:
         signal.signal(number, handler)
+    return restore

@@ -71,6 +71,8 @@ def present(text: str) -> Presented | None:
         raw = base64.b64decode(text + "==", altchars=b"-_", validate=True)
     except ValueError:
         return None
+    if base64.urlsafe_b64encode(raw).rstrip(b"=").decode("ascii") != text:
+        return None  # another spelling of the same bytes: a token has one
     secret = raw[:SECRET_BYTES]
     return Presented(secret, hashlib.sha256(secret).digest(), raw[SECRET_BYTES:])
 

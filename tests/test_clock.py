@@ -29,7 +29,7 @@ def test_moments_as_texts_sort_as_they_do(one: int, other: int) -> None:
 
 def test_the_ends_of_time_can_be_told() -> None:
     assert to_text(0) == "1970-01-01T00:00:00.000000Z"
-    assert to_text(MAX_MOMENT) == "9999-12-31T23:59:59.000000Z"
+    assert to_text(MAX_MOMENT) == "9999-12-31T23:59:59.999999Z"
 
 
 @given(st.datetimes(datetime(1971, 1, 1), datetime(9998, 1, 1)), st.integers(-14 * 60, 14 * 60))  # noqa: DTZ001

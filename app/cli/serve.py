@@ -13,6 +13,7 @@ import uvicorn
 from app import settings as settings_module
 from app.errors import StartupProblem
 from app.http.auth import is_loopback, refuse_open_bind
+from app.http.protocol import Protocol
 from app.logs import set_up
 from app.main import create_app
 from app.primitives.keys import ops as keys
@@ -38,7 +39,7 @@ def command(host: str | None, port: int | None, no_loops: bool) -> None:  # noqa
     _greet(settings, listening.getsockname()[1], open_door=open_door)
     server = uvicorn.Server(uvicorn.Config(
         app, log_config=None, access_log=False, server_header=False, date_header=False, proxy_headers=False,
-        timeout_graceful_shutdown=GRACE_SECONDS, timeout_keep_alive=75, lifespan="on", http="httptools",
+        timeout_graceful_shutdown=GRACE_SECONDS, timeout_keep_alive=75, lifespan="on", http=Protocol,
         loop="uvloop", ws="none", backlog=2048,
     ))  # fmt: skip
     _end_well_on_signals(server)

@@ -42,11 +42,11 @@ def kind(error: DBAPIError) -> str:
 def code(error: DBAPIError) -> str:
     """The number or SQLSTATE of the error, or "" where the driver gives none."""
     orig = error.orig
+    number = orig.args[0] if orig is not None and orig.args else ""
+    if isinstance(number, int):  # says more than the SQLSTATE, which is HY000 for most of them
+        return str(number)
     named = getattr(orig, "sqlstate", None) or getattr(orig, "sqlite_errorname", None)
-    if named:
-        return str(named)[:64]
-    first = orig.args[0] if orig is not None and orig.args else ""
-    return str(first) if isinstance(first, int) else ""
+    return str(named)[:64] if named else ""
 
 
 def place(url: URL) -> str:

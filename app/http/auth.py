@@ -30,9 +30,11 @@ STALE_AFTER_SECONDS = 60
 LEAST_BETWEEN_REFRESHES = MICROS // 2
 KEY = re.compile(r"tnr_([0-9A-Za-z]{12})_[0-9A-Za-z]{49,}")
 _NO_DIGEST = bytes(32)
-_FORWARDED = frozenset(
-    {b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip", b"via"}
-)
+# what proxies add, beside `x-forwarded-…`; one that adds nothing cannot be seen
+_FORWARDED = frozenset({
+    b"forwarded", b"via", b"x-real-ip", b"x-client-ip", b"true-client-ip", b"cf-connecting-ip", b"x-envoy-external-address",
+})  # fmt: skip
+_FOREIGN = frozenset({b"cross-site", b"same-site"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,13 @@ class Directory:
         for key in due:
             del self._used[key]
         return due
+
+    def in_force(self, principal: Principal, now: int) -> bool:
+        """Whether a caller that was let in still may; for calls that wait."""
+        if principal is ANONYMOUS:
+            return self._open
+        entry = self._entries.get(principal.key_id)
+        return entry is not None and not entry.revoked and (entry.expires_at is None or entry.expires_at > now)
 
     async def look_again(self, key_id: str) -> bool:
         """Renew the copy because `key_id` is not in it; True if it is worth a second look. At most twice a second."""
@@ -175,19 +184,20 @@ def is_local(scope: Scope) -> bool:
     client = scope.get("client")
     if client is None or not is_loopback(client[0]):
         return False
-    host = b""
+    hosts: list[bytes] = []
     for name, value in scope["headers"]:
-        if name in _FORWARDED or (name == b"sec-fetch-site" and value in (b"cross-site", b"same-site")):
+        if name in _FORWARDED or name.startswith(b"x-forwarded") or (name == b"sec-fetch-site" and value in _FOREIGN):
             return False
         if name == b"host":
-            host = value
-    return is_loopback(_host_name(host.decode("latin-1")))
+            hosts.append(value)
+    return len(hosts) == 1 and is_loopback(_host_name(hosts[0].decode("latin-1")))
 
 
 def _host_name(host: str) -> str:
     """`Host` without its port: `127.0.0.1:8080`, `[::1]:8080`."""
     if host.startswith("["):
-        return host[1:].partition("]")[0]
+        inside, closed, _ = host[1:].partition("]")
+        return inside if closed else ""
     return host.partition(":")[0]
 
 

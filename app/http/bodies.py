@@ -23,6 +23,8 @@ def header(scope: Scope, name: bytes) -> bytes | None:
 
 def check_content_type(scope: Scope) -> None:
     """Raise Refusal `unsupported_media_type` unless the body is declared as JSON in UTF-8."""
+    if header(scope, b"content-encoding") not in (None, b"identity"):
+        raise Refusal(UNSUPPORTED_MEDIA_TYPE, "The body must not be encoded (Content-Encoding).")
     declared = header(scope, b"content-type")
     if declared in _JSON:
         return

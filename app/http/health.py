@@ -195,12 +195,13 @@ async def get_readyz(call: Call) -> Answer:
 async def get_health(call: Call) -> Answer:
     """Get every check with its figures.
 
-    Those of the probes and those of every primitive. `fail` is answered with 503, `warn` with 200.
+    Those of the probes and those of every primitive; a key that is limited to names sees those names only. `fail` is
+    answered with 503, `warn` with 200.
     """
     checks = [*own_checks(call.runtime), *await _readiness(call).checks()]
     for source in call.scope["app"].state.checks:
         checks += await _checked(source, call.runtime)
-    return _answer(checks)
+    return _answer([check for check in checks if check.subject is None or call.principal.allows(check.subject)])
 
 
 async def _checked(source: Callable[[Any], Any], runtime: Any) -> Sequence[Check]:

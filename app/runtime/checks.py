@@ -13,6 +13,7 @@ class Check:
     """One thing that was looked at. A primitive's manifest gives `checks(runtime) -> list[Check]`, awaitable or not.
 
     `output` says what is wrong (or what was seen), for people; `value` and `unit` are the figure behind it.
+    `subject` is the name that it is about (a queue …): a key that is limited to other names does not see it.
     """
 
     name: str
@@ -20,3 +21,4 @@ class Check:
     value: float | None = None
     unit: str | None = None
     output: str | None = None
+    subject: str | None = None

@@ -249,7 +249,6 @@ async def test_a_caller_that_went_away_takes_no_answer_from_the_others(serve: Se
     assert await stays == "done stays"
 
 
-@pytest.mark.xfail(reason="app.errors.Refusal is frozen, and so no context manager of the database lets it through")
 async def test_an_op_that_raises_a_refusal_refuses_all_of_the_batch_with_it(database: Database, serve: Serve) -> None:
     def busy(tx: Tx, commands: Sequence[Any]) -> Sequence[Any]:
         raise Refusal(OVERLOADED, "Another was quicker.", retry_after_seconds=1)

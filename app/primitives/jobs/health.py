@@ -28,6 +28,9 @@ _SETTLED = {
 }
 
 
+ALL = "*"  # a check about every queue: for keys that are not limited
+
+
 async def checks(runtime: Runtime) -> list[Check]:
     """For each queue: how many jobs wait, how old the oldest is, how many are dead and unknown; and silent workers.
 
@@ -37,7 +40,7 @@ async def checks(runtime: Runtime) -> list[Check]:
     found = [check for queue in sorted(report.paused_at) for check in _of_queue(runtime.settings, report, queue)]
     silent = sorted({one.worker for one in report.workers if one.state == SILENT})
     output = f"beat but do not claim: {', '.join(silent[:5])}" if silent else None
-    return [*found, Check("jobs.silent_workers", "warn" if silent else "pass", len(silent), "workers", output)]
+    return [*found, Check("jobs.silent_workers", "warn" if silent else "pass", len(silent), "workers", output, ALL)]
 
 
 def _of_queue(settings: Settings, report: Report, queue: str) -> Iterator[Check]:
@@ -59,7 +62,7 @@ def _of_queue(settings: Settings, report: Report, queue: str) -> Iterator[Check]
 def _check(queue: str, figure: str, value: float, unit: str, most: float | None, what: str) -> Check:
     status: Status = "warn" if most is not None and value > most else "pass"
     output = None if status == "pass" else f"queue {queue}: {value:g} {what}; more than {most:g}"
-    return Check(f"jobs.{queue}.{figure}", status, value, unit, output)
+    return Check(f"jobs.{queue}.{figure}", status, value, unit, output, queue)
 
 
 def _depth(figures: FlowFigures) -> int:

@@ -115,6 +115,11 @@ def wire(runtime: Runtime) -> None:
 
         return later
 
+    async def learn() -> None:
+        """Limits and flows are known before the first request."""
+        await runtime.lane("jobs.refresh").submit(None)
+
+    runtime.before_start.append(learn)
     runtime.keep(
         "jobs",
         Here(

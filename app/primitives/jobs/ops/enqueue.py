@@ -59,8 +59,9 @@ class _Work:
 
     def measure_depths(self, queues: set[str]) -> None:
         memory = flows.here(self.tx)
-        for queue in sorted(queues):
-            limit = memory.max_depth(queue)
+        limited = sorted(queue for queue in queues if memory.max_depth(queue) is not None)
+        # the row's lock makes the count exact among replicas; queues without a limit pay nothing
+        for queue, limit in store.lock_limits(self.tx, limited) if limited else ():
             if limit is not None:
                 self.room[queue] = limit - store.count_waiting(self.tx, memory.flow_ids_of(queue) or [-1], limit)
 

@@ -16,6 +16,7 @@ from app.errors import (
     QUEUE_FULL,
     RESERVATION_LOST,
     SETTLEMENT_CONFLICT,
+    UNAUTHENTICATED,
     FieldError,
     Refusal,
 )
@@ -130,10 +131,15 @@ async def claim_jobs(call: Call[ClaimJobs]) -> Answer:
             Settle(items, caller), weight=len(items), size=call.body_size
         )
         settled = _settled_results(items, outcomes, call.request_id)
-    gone = call.gone
-    claimed = await call.runtime.desks["jobs"].claim(
-        commands.claim(body, caller), body.wait_seconds, lambda: bool(gone)
-    )
+    gone, directory, clock = call.gone, call.runtime.state("keys"), call.runtime.clock
+
+    def left() -> bool:
+        """A caller that hung up, or whose key was revoked while it waited, is given nothing."""
+        return bool(gone) or not directory.in_force(call.principal, clock.now())
+
+    claimed = await call.runtime.desks["jobs"].claim(commands.claim(body, caller), body.wait_seconds, left)
+    if claimed is None and not directory.in_force(call.principal, clock.now()):
+        raise Refusal(UNAUTHENTICATED, "This API key is no longer in force.")
     claimed = claimed or Claimed()
     return Answer(
         {"jobs": [_granted(grant) for grant in claimed.grants], "replayed": claimed.replayed, "settled": settled},

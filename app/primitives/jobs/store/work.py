@@ -100,6 +100,12 @@ def select_busy_flows(tx: Tx, names: Sequence[str]) -> Rows:
     return tx.conn.execute(query, {"names": list(names)}).all()
 
 
+def lock_limits(tx: Tx, names: Sequence[str]) -> Rows:
+    """(name, max_depth) of these queues, locked in the order of their names."""
+    query = select(queues.c.name, queues.c.max_depth).where(queues.c.name.in_(list(names))).order_by(queues.c.name)
+    return tx.conn.execute(tx.dialect.lock(query)).all()
+
+
 def count_waiting(tx: Tx, flow_ids: Sequence[int], most: int) -> int:
     """How many jobs wait in these flows, counted up to `most`."""
     some = (

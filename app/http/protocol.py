@@ -1,0 +1,61 @@
+"""The server's HTTP/1.1 protocol, with a limit on the head of a request and problems for what is no HTTP.
+
+The parser keeps a head in memory until it is whole, before any of our code may look at it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import uuid_utils
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from app.errors import VALIDATION_FAILED, Refusal
+from app.http.problem import MEDIA_TYPE, problem_bytes
+
+MOST_HEAD_BYTES = 64 * 1024
+
+_REASONS = {400: b"Bad Request", 431: b"Request Header Fields Too Large"}
+
+
+class Protocol(HttpToolsProtocol):
+    """One connection."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._head_bytes = 0
+        self._in_head = True
+
+    def data_received(self, data: bytes) -> None:
+        if self._in_head:
+            self._head_bytes += len(data)
+        super().data_received(data)
+        if self._in_head and self._head_bytes > MOST_HEAD_BYTES and not self.transport.is_closing():
+            self._refuse(431, f"The URL and the headers of a request may have {MOST_HEAD_BYTES} bytes together.")
+
+    def on_message_begin(self) -> None:
+        self._in_head = True
+        self._head_bytes = 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._in_head = True  # what follows on this connection is the next head
+        self._head_bytes = 0
+
+    def send_400_response(self, msg: str) -> None:
+        """What the parser cannot read."""
+        self._refuse(400, "This is not a valid HTTP/1.1 request.")
+
+    def _refuse(self, status: int, detail: str) -> None:
+        request_id = str(uuid_utils.uuid7())
+        body = problem_bytes(Refusal(VALIDATION_FAILED, detail, status=status), request_id)
+        head = (
+            b"HTTP/1.1 %d %s\r\ncontent-type: %s\r\ncontent-length: %d\r\nx-request-id: %s\r\nconnection: close\r\n\r\n"
+        ) % (status, _REASONS[status], MEDIA_TYPE.encode(), len(body), request_id.encode())
+        self.transport.write(head + body)
+        self.transport.close()
