@@ -18,6 +18,7 @@ from app.primitives.jobs.model import State
 from app.primitives.jobs.tables import flows, job_contents, job_events, job_results, jobs
 from tests.e2e.process import ServiceProcess
 from tests.servers import Engine, Server, select_engines
+from tests.servers.processes import family
 
 BUFFER_BYTES = 2 * 1024**3  # room for the rows of the largest case; floor and service share it
 _TUNING = {
@@ -118,7 +119,8 @@ class Stand:
         return [service.url for service in self.services]
 
     def use(self) -> Use:
-        database = _cpu_seconds(self.engine.pid) if isinstance(self.engine, Server) else 0.0
+        members = family(self.engine.pid) if isinstance(self.engine, Server) else []  # PostgreSQL: one for each client
+        database = sum(_cpu_seconds(pid) for pid in members)
         return Use(sum(service.cpu_seconds() for service in self.services), database)
 
     def lanes(self) -> Counter[str]:

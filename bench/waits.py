@@ -76,13 +76,12 @@ def _idle(stand: Stand, gauge: Gauge, pace: Pace, name: str) -> Figure:
     used, before = stand.use(), gauge.statements()
     time.sleep(pace.idle_seconds)
     use, after = stand.use(), gauge.statements()
-    rate = 0.0 if before is None or after is None else (after - before - 1) / pace.idle_seconds
     now, most = stand.memory_mib()
     cpu = 100 * (use.service_cpu - used.service_cpu) / pace.idle_seconds
-    return Figure(
-        name, rate, "statements/s",
-        note=f"{stand.threads()} threads, {gauge.connections()} connections, {now:.0f} MiB (highest {most:.0f}), {cpu:.1f} % CPU",
-    )  # fmt: skip
+    note = f"{stand.threads()} threads, {gauge.connections()} connections, {now:.0f} MiB (highest {most:.0f}), {cpu:.1f} % CPU"
+    if before is None or after is None:  # an engine that does not count its statements
+        return Figure(name, cpu, "% CPU", note=note)
+    return Figure(name, (after - before - 1) / pace.idle_seconds, "statements/s", note=note)
 
 
 def _allow_files(count: int) -> None:

@@ -33,11 +33,6 @@ class Protocol(HttpToolsProtocol):
         if self._in_head and self._head_bytes > MOST_HEAD_BYTES and not self.transport.is_closing():
             self._refuse(431, f"The URL and the headers of a request may have {MOST_HEAD_BYTES} bytes together.")
 
-    def on_message_begin(self) -> None:
-        self._in_head = True
-        self._head_bytes = 0
-        super().on_message_begin()
-
     def on_headers_complete(self) -> None:
         self._in_head = False
         super().on_headers_complete()
