@@ -14,6 +14,7 @@ from app.errors import VALIDATION_FAILED, Refusal
 from app.http.problem import MEDIA_TYPE, problem_bytes
 
 MOST_HEAD_BYTES = 64 * 1024
+LINGER_SECONDS = 1.0
 
 _REASONS = {400: b"Bad Request", 431: b"Request Header Fields Too Large"}
 
@@ -25,12 +26,15 @@ class Protocol(HttpToolsProtocol):
         super().__init__(*args, **options)
         self._head_bytes = 0
         self._in_head = True
+        self._refused = False
 
     def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
         if self._in_head:
             self._head_bytes += len(data)
         super().data_received(data)
-        if self._in_head and self._head_bytes > MOST_HEAD_BYTES and not self.transport.is_closing():
+        if self._in_head and self._head_bytes > MOST_HEAD_BYTES and not self._refused:
             self._refuse(431, f"The URL and the headers of a request may have {MOST_HEAD_BYTES} bytes together.")
 
     def on_headers_complete(self) -> None:
@@ -53,4 +57,6 @@ class Protocol(HttpToolsProtocol):
             b"HTTP/1.1 %d %s\r\ncontent-type: %s\r\ncontent-length: %d\r\nx-request-id: %s\r\nconnection: close\r\n\r\n"
         ) % (status, _REASONS[status], MEDIA_TYPE.encode(), len(body), request_id.encode())
         self.transport.write(head + body)
-        self.transport.close()
+        # to close while bytes come in would reset the connection, and the answer might never be read
+        self._refused = True
+        self.loop.call_later(LINGER_SECONDS, self.transport.close)
