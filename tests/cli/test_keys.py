@@ -13,6 +13,9 @@ import pytest
 
 from tests.e2e.process import ServiceProcess, eventually, run_tenure
 
+# a skin over verbs that are tested on every engine: an embedded database and a server are enough for what is its own
+pytestmark = pytest.mark.engines("sqlite", "mariadb")
+
 CREATE = ("keys", "create", "--name", "somebody")
 
 

@@ -12,6 +12,9 @@ import pytest
 from app.db import migrate
 from tests.e2e.process import ROOT, ServiceProcess, environment, eventually, run_tenure
 
+# a skin over verbs that are tested on every engine: an embedded database and a server are enough for what is its own
+pytestmark = pytest.mark.engines("sqlite", "mariadb")
+
 
 def refusal(result: subprocess.CompletedProcess[str]) -> str:
     """The one line that a process says which does not start."""
