@@ -15,6 +15,7 @@ from app.primitives.jobs.ops.enqueue import enqueue
 from app.primitives.jobs.ops.flows import refresh_memory
 from app.primitives.jobs.ops.renew import renew
 from app.primitives.jobs.ops.settle import settle
+from app.primitives.jobs.ops.work import work
 from app.primitives.jobs.routes import router
 from app.runtime.desk import Desk, DeskPorts
 from app.runtime.lanes import LaneSpec
@@ -25,6 +26,7 @@ from app.runtime.runtime import Runtime
 LANES = (
     LaneSpec("jobs.enqueue", enqueue, "enqueue", most_items=1000),
     LaneSpec("jobs.claim", claim, "claim"),
+    LaneSpec("jobs.work", work, "claim"),
     LaneSpec("jobs.settle", settle, "settle", most_items=1000),
     LaneSpec("jobs.renew", renew, "renew"),
     LaneSpec("jobs.give_back", sweep.give_back, "settle"),

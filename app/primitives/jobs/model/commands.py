@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
+from app.errors import Refusal
 from app.primitives.jobs.model.records import Caller, Job
 from app.primitives.jobs.model.states import Flow, Outcome, ReleaseReason, State
 
@@ -161,3 +162,19 @@ class Renewed:
     cancel_requested: bool
     cancel_reason: str | None
     release_requested: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A worker's results together with its next claim. Outcome: `Worked`."""
+
+    settle: Settle
+    claim: Claim
+
+
+@dataclass(frozen=True, slots=True)
+class Worked:
+    """The results' outcomes in their order, and what was claimed at once."""
+
+    settled: tuple[Settled | Refusal, ...]
+    claimed: Claimed | Refusal

@@ -1,0 +1,67 @@
+"""Routes of producers: enqueue, one or many."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.access import Role
+from app.errors import IDEMPOTENCY_CONFLICT, QUEUE_FULL, Refusal
+from app.http.call import Answer, Call
+from app.http.problem import problem_of
+from app.http.routing import thin_router
+from app.primitives.jobs.model import Enqueue, Enqueued
+from app.primitives.jobs.routes import commands
+from app.primitives.jobs.schemas.views import job_view
+from app.primitives.jobs.schemas.work import EnqueueBatch, EnqueuedJob, EnqueueJob, EnqueueResults
+
+router = thin_router("/v1/jobs", tags=["jobs"])
+
+
+@router.post(
+    "",
+    name="enqueue_job",
+    status_code=201,
+    requires=Role.PRODUCER,
+    answers=EnqueuedJob,
+    refuses=(IDEMPOTENCY_CONFLICT, QUEUE_FULL),
+    also={200: "The job that this idempotency key made before."},
+    response_description="The job is on disk.",
+)
+async def enqueue_job(call: Call[EnqueueJob]) -> Answer:
+    """Enqueue a job.
+
+    Answered once it is on disk. To be able to repeat the call after a lost answer, send an `idempotency_key`: the same key
+    with the same content gives the same job (200, `replayed: true`), with other content 409 `idempotency_conflict`.
+    """
+    call.principal.require_names([call.body.queue])
+    command = Enqueue((commands.new_job(call.body),), commands.caller_of(call))
+    (outcome,) = await call.runtime.lane("jobs.enqueue").submit(command, size=call.body_size)
+    if isinstance(outcome, Refusal):
+        raise outcome
+    return Answer(_enqueued(outcome), status=200 if outcome.replayed else 201)
+
+
+@router.post("/batch", name="enqueue_jobs", requires=Role.PRODUCER, answers=EnqueueResults)
+async def enqueue_jobs(call: Call[EnqueueBatch]) -> Answer:
+    """Enqueue many jobs in one commit.
+
+    One result for each job, in the order sent. A job that is refused (a used key, a full queue) does not touch the others.
+    """
+    bodies = call.body.jobs
+    call.principal.require_names([body.queue for body in bodies])
+    command = Enqueue(tuple(commands.new_job(body) for body in bodies), commands.caller_of(call))
+    outcomes = await call.runtime.lane("jobs.enqueue").submit(command, weight=len(bodies), size=call.body_size)
+    return Answer(
+        {
+            "results": [
+                {"status": outcome.http_status, "job": None, "problem": problem_of(outcome, call.request_id)}
+                if isinstance(outcome, Refusal)
+                else {"status": 200 if outcome.replayed else 201, "job": _enqueued(outcome), "problem": None}
+                for outcome in outcomes
+            ]
+        }
+    )
+
+
+def _enqueued(outcome: Enqueued) -> dict[str, Any]:
+    return {**job_view(outcome.job), "replayed": outcome.replayed, "deduplicated": False}
