@@ -80,7 +80,8 @@ class Principal:
     def require_names(self, names: Sequence[str]) -> None:
         """Raise Refusal `forbidden` unless every name is within this key's patterns."""
         if self.patterns and not all(self.allows(name) for name in names):
-            raise Refusal(FORBIDDEN, "This key is limited to other names.", extra={"reason": "name_pattern"})
+            own = ", ".join(f"`{pattern}`" for pattern in self.patterns)
+            raise Refusal(FORBIDDEN, f"This key is limited to the names {own}.", extra={"reason": "name_pattern"})
 
 
 ANONYMOUS = Principal("anonymous", "anonymous", frozenset({Role.ADMIN}))

@@ -5,6 +5,7 @@ Nothing else in the code reads the environment. The table in docs/settings.md is
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from pathlib import Path
@@ -16,6 +17,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from app.errors import StartupProblem
 
 KIB = 1024
+_FOR_TESTS = ("TENURE_TEST_", "TENURE_MYSQL_")
 _PREFIX = re.compile(r"[a-z][a-z0-9_]{0,23}")
 
 
@@ -118,10 +120,24 @@ def load(**overrides: object) -> Settings:
         raise StartupProblem(f"setting {name} is wrong: {first['msg']}", exit_code=2) from None
 
 
+def unknown() -> list[str]:
+    """A line for each TENURE_ variable that is no setting, so that a misspelt one does not pass in silence."""
+    known = {f"TENURE_{name.upper()}" for name in Settings.model_fields}
+    known |= {f"{name}_FILE" for name in known} | {"TENURE_URL", "TENURE_API_KEY", "TENURE_API_KEY_FILE"}
+    lines: list[str] = []
+    for name in sorted(os.environ):
+        if name.startswith("TENURE_") and name not in known and not name.startswith(_FOR_TESTS):
+            near = difflib.get_close_matches(name, known, 1)
+            lines.append(f"there is no setting {name}" + (f"; did you mean {near[0]}?" if near else ""))
+    return lines
+
+
 def _from_files() -> dict[str, str]:
     """Settings whose value stands in a file, as container platforms hand secrets over."""
     found: dict[str, str] = {}
     for name in Settings.model_fields:
+        if name == "table_prefix":  # no secret, and read before any file could be
+            continue
         path = os.environ.get(f"TENURE_{name.upper()}_FILE")
         if path is None:
             continue

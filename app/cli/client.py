@@ -91,7 +91,9 @@ class Client:
         try:
             answer = self._http.request(method, path, **options)
         except (httpx.ConnectError, httpx.ConnectTimeout) as fault:
-            raise CommandFailed(f"no answer from {self.url}: {type(fault).__name__}", AWAY) from None
+            raise CommandFailed(
+                f"no answer from {self.url}: {type(fault).__name__}; is TENURE_URL right?", AWAY
+            ) from None
         except httpx.HTTPError as fault:
             doubt = "" if method == "GET" else "; the command may have been carried out: look before you repeat it"
             raise CommandFailed(f"the answer of {self.url} was lost: {type(fault).__name__}{doubt}", AWAY) from None

@@ -31,6 +31,8 @@ ANYWHERE = ("0.0.0.0", "::", "")
 def command(host: str | None, port: int | None, no_loops: bool) -> None:  # noqa: FBT001 - click passes flags so
     """Serve HTTP until SIGTERM or SIGINT."""
     settings = settings_module.load(host=host, port=port)
+    for line in settings_module.unknown():
+        click.echo(f"tenure: warning: {line}", err=True)
     set_up(settings.log_level, settings.log_format)
     listening = _listen(settings)  # first, for it is quick: a taken port is told before the database is touched
     app = create_app(settings, loops=not no_loops)
@@ -38,7 +40,7 @@ def command(host: str | None, port: int | None, no_loops: bool) -> None:  # noqa
     refuse_open_bind(settings, has_keys=not open_door)
     _greet(settings, listening.getsockname()[1], open_door=open_door)
     server = uvicorn.Server(uvicorn.Config(
-        app, log_config=None, access_log=False, server_header=False, date_header=False, proxy_headers=False,
+        app, log_config=None, access_log=False, server_header=False, proxy_headers=False,
         timeout_graceful_shutdown=GRACE_SECONDS, timeout_keep_alive=75, lifespan="on", http=Protocol,
         loop="uvloop", ws="none", backlog=2048,
     ))  # fmt: skip

@@ -159,13 +159,13 @@ async def identify(scope: Scope, runtime: Any) -> Principal:
         scheme, _, text = value.decode("latin-1").partition(" ")
         shape = KEY.fullmatch(text.strip()) if scheme.lower() == "bearer" else None
         if shape is None:
-            raise _refused("The header Authorization must be `Bearer <api key>`.")
+            raise _refused("The header Authorization must be `Bearer <api key>`; API keys begin with `tnr_`.")
         key, key_id, now = shape[0], shape[1], runtime.clock.now()
         found = directory.find(key, key_id, now)
         if found is None and await directory.look_again(key_id):
             found = directory.find(key, key_id, now)
         if found is None:
-            raise _refused("This API key is not in force.")
+            raise _refused("This API key is unknown, revoked or expired.")
         principal = found
     scope["state"]["principal"] = principal.key_id
     return principal

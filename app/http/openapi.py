@@ -16,7 +16,7 @@ from fastapi.openapi.utils import get_openapi
 from app.http.problem import Problem, ProblemField
 
 TITLE = "Tenure"
-SUMMARY = "Durable jobs, outbox, schedules, locks, idempotency, cache and gates over HTTP."
+SUMMARY = "Durable jobs over HTTP, in the relational database that you already run."
 GUIDE = """
 Tenure coordinates work through the relational database that you already run.
 
