@@ -80,9 +80,8 @@ def test_a_token_with_one_other_character_fits_nothing(place: int, letter: str) 
     grant = mint_grant()
     text = token(KEY, grant, b"a" * 16, 1)
     changed = text[:place] + letter + text[place + 1 :]
-    decoded = [base64.urlsafe_b64decode(one + "==") for one in (text, changed)]
-    # the last character carries four bits that mean nothing
-    assert fits(changed, grant, b"a" * 16, 1) == (decoded[0] == decoded[1])
+    # also the last one, of whose bits four carry nothing: a token has one spelling
+    assert fits(changed, grant, b"a" * 16, 1) == (changed == text)
 
 
 @pytest.mark.parametrize("text", ["", "x", "x" * 85, "x" * 87, "é" * 86, "\0" * 86, " " * 86, "=" * 86, "😀" * 86])
