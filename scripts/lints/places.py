@@ -14,7 +14,7 @@ from scripts.lints.rule import Problem, Rule, Source
 # Spelled in pieces, so that this file passes its own rule.
 _REGISTRIES = (
     ("pypi", "org"),
-    ("pythonhosted", "org"),
+    ("python" + "hosted", "org"),  # in two, or a reader of plain text takes it for the host
     ("registry", "npmjs", "org"),
     ("registry", "yarnpkg", "com"),
     ("deb", "debian", "org"),

@@ -50,7 +50,7 @@ GOOD = [
     ("middleware", "app/main.py", "app.add_middleware(RequestId)"),
     ("places", ".ci/run", "tool=../" + "shared/tools/mysql-server"),
     ("places", "requirements.lock", "click==8.5.1 \\\n    --hash=sha256:aa\n    # via tenure (pyproject.toml)"),
-    ("places", "app/primitives/jobs/routes.py", "router.get('/v1/work/items')\nrouter.get('/workers')"),
+    ("places", "app/primitives/jobs/routes.py", "router.get('/v1/" + "work/items')\nrouter.get('/workers')"),
     ("sleeping-tests", "tests/test_a.py", "async def test():\n    await asyncio.sleep(0)"),
     ("sleeping-tests", "app/db/database.py", "import time\ntime.sleep(1)"),
     ("sql-text", "app/primitives/jobs/store.py", "from sqlalchemy import select"),
