@@ -8,10 +8,25 @@ from __future__ import annotations
 
 from sqlalchemy import Column, Index, PrimaryKeyConstraint, Table, UniqueConstraint
 
-from app.db.metadata import TABLE_OPTIONS, Count, Digest, Id, Moment, Name, Opaque, Serial, Small, Text, metadata, named
+from app.db.metadata import (
+    TABLE_OPTIONS,
+    Count,
+    Digest,
+    Id,
+    Key,
+    Moment,
+    Name,
+    Opaque,
+    Serial,
+    Small,
+    Text,
+    metadata,
+    named,
+)
 
 CLAIM_INDEX = named("jobs_claim")
 DUE_INDEX = named("jobs_due")
+LINE_INDEX = named("job_slots_line")
 
 queues = Table(
     named("queues"),
@@ -22,6 +37,7 @@ queues = Table(
     Column("max_depth", Count),
     Column("retention_seconds", Moment),
     Column("description", Text(1000), nullable=False),
+    Column("contract_policy", Name(16)),  # None: by the settings
     Column("created_at", Moment, nullable=False),
     Column("updated_at", Moment, nullable=False),
     **TABLE_OPTIONS,
@@ -53,6 +69,7 @@ jobs = Table(
     Column("lease_losses", Count, nullable=False, server_default="0"),
     Column("releases", Count, nullable=False, server_default="0"),
     Column("throttles", Count, nullable=False, server_default="0"),
+    Column("marks", Small, nullable=False, server_default="0"),  # `Mark`s: which of the tables below know this job
     Column("max_attempts", Count, nullable=False),
     Column("timeout_micros", Moment, nullable=False),
     Column("lease_micros", Moment),  # what the newest claim asked for; a heartbeat that names none extends by it
@@ -109,7 +126,59 @@ job_keys = Table(
     Column("digest", Digest, primary_key=True),
     Column("job_id", Id, nullable=False),
     Column("fingerprint", Digest, nullable=False),
+    # the key's call was given a job that was there before, under its unique or debounce key
+    Column("deduplicated", Small, nullable=False, server_default="0"),
     Index(named("job_keys_job"), "job_id"),
+    **TABLE_OPTIONS,
+)
+
+# a job's unique or debounce key. `holding` is the digest while it keeps others out, else NULL; so the unique index decides
+job_uniques = Table(
+    named("job_uniques"),
+    metadata,
+    Column("job_id", Id, primary_key=True),
+    Column("digest", Digest, nullable=False),
+    Column("holding", Digest),
+    Column("name", Key, nullable=False),
+    Column("latest_at", Moment),  # of a debounce: however often it is put off, it is due then
+    UniqueConstraint("holding", name=named("job_uniques_holding")),
+    **TABLE_OPTIONS,
+)
+
+# a concurrency key and its limit: the row that is locked by whoever changes what stands in its line
+job_limits = Table(
+    named("job_limits"),
+    metadata,
+    Column("digest", Digest, primary_key=True),
+    Column("name", Key, nullable=False),
+    Column("most", Count, nullable=False),
+    Column("last_position", Moment, nullable=False),
+    **TABLE_OPTIONS,
+)
+
+# a job's place at its concurrency key. What holds a slot is derived from this and the job's own live row, never counted
+job_slots = Table(
+    named("job_slots"),
+    metadata,
+    Column("job_id", Id, primary_key=True),
+    Column("digest", Digest, nullable=False),
+    Column("place", Small, nullable=False),
+    Column("priority", Small, nullable=False),
+    Column("position", Moment, nullable=False),
+    Index(LINE_INDEX, "digest", "place", "priority", "position"),
+    **TABLE_OPTIONS,
+)
+
+# what a contract promises of a job type, as far as it decides what becomes of a job; None: by the settings
+job_terms = Table(
+    named("job_terms"),
+    metadata,
+    Column("type", Name(), nullable=False),
+    Column("schema_version", Count, nullable=False),
+    Column("revision", Digest, nullable=False),  # of all that follows: who has seen it need not read it again
+    Column("terms", Opaque, nullable=False),
+    Column("updated_at", Moment, nullable=False),
+    PrimaryKeyConstraint("type", "schema_version"),
     **TABLE_OPTIONS,
 )
 

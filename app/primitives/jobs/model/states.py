@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from enum import IntEnum, StrEnum
+from enum import IntEnum, IntFlag, StrEnum
 
 from uuid_utils import uuid7
 
@@ -17,6 +17,7 @@ class State(IntEnum):
     AVAILABLE = 0
     RUNNING = 1
     SCHEDULED = 2
+    BLOCKED = 3
     SUCCEEDED = 4
     DEAD = 5
     CANCELLED = 6
@@ -27,7 +28,17 @@ class State(IntEnum):
         return self.name.lower()
 
 
-WAITING = (State.AVAILABLE, State.SCHEDULED)
+class Mark(IntFlag):
+    """What a job has that most have not; the bits stand in its hot row, so that a job without them pays nothing."""
+
+    UNIQUE_UNTIL_STARTED = 1
+    UNIQUE_UNTIL_FINISHED = 2
+    DEBOUNCED = 4
+    CONCURRENCY = 8
+    TERMINAL_HANDLER = 16  # it handles the end of another job; its own end is not handled
+
+
+WAITING = (State.AVAILABLE, State.SCHEDULED, State.BLOCKED)
 ENDED = (State.SUCCEEDED, State.DEAD, State.CANCELLED)
 STATE_NAMES = {state.text: state for state in State}
 
