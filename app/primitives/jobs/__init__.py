@@ -21,5 +21,6 @@ Races
 
 Not promised
     Strict order: within a flow it is priority, then availability, then age, but concurrent claims may overtake each other.
+    Strict preference: what is passed over for preferred queues 16 times in a row gets a turn (`turns.py`).
     That work runs once: a worker that is cut off from Tenure may go on running. Pass the fence on to what it writes to.
 """

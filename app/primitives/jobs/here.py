@@ -14,6 +14,7 @@ from typing import Any
 from app.clock import micros
 from app.primitives.jobs.heads import Heads
 from app.primitives.jobs.model import Figure, Flow, duration_bucket
+from app.primitives.jobs.turns import Turns
 
 MINUTE = micros(60)
 
@@ -45,6 +46,7 @@ class Here:
     promote_in: Callable[[float], None]
     abandon_in: Callable[[float], None]
     heads: Heads = field(default_factory=Heads)
+    turns: Turns = field(default_factory=Turns)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _ids: dict[Flow, int] = field(default_factory=dict)
     _flows: dict[int, Flow] = field(default_factory=dict)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from app.db.tx import Tx
@@ -32,6 +33,7 @@ class Order:
     claim: Claim
     flows: dict[str, list[int]] = field(default_factory=dict)  # by queue, in the caller's order
     got: dict[bytes, Any] = field(default_factory=dict)
+    seen: set[int] = field(default_factory=set)  # the flows that had work for it
 
     @property
     def open(self) -> int:
@@ -47,6 +49,7 @@ def take(tx: Tx, claims: Sequence[tuple[int, Claim]], grant: Grant) -> list[Orde
     if empty and _learn(tx, empty):
         _route(tx, empty)
         _fill(tx, empty, grant)
+    _count_turns(tx, orders)
     return orders
 
 
@@ -69,6 +72,28 @@ def _learn(tx: Tx, orders: list[Order]) -> bool:
     fresh = [(flow_id, flow) for flow_id, flow in found if memory.flow_id(flow) is None]
     memory.learn(fresh, {})  # these are committed: another connection has read them
     return bool(fresh)
+
+
+def _count_turns(tx: Tx, orders: list[Order]) -> None:
+    """After the commit: which flows were passed over for queues that were named before their own."""
+    memory = flows.here(tx).turns
+    for order in orders:
+        if len(order.flows) > 1:
+            passed, served = passed_over(order)
+            tx.on_commit(partial(memory.tell, passed, served))
+
+
+def passed_over(order: Order) -> tuple[set[int], set[int]]:
+    """(flows that had work, and nothing of their queue was taken by this full claim; flows served or found empty)."""
+    taken = {row.flow_id for row in order.got.values()}
+    passed: set[int] = set()
+    served = set(taken)
+    for flow_ids in order.flows.values():
+        if taken.isdisjoint(flow_ids):
+            had_work = order.seen.intersection(flow_ids) if order.open <= 0 else set()
+            passed |= had_work
+            served |= set(flow_ids) - had_work
+    return passed, served
 
 
 def _fill(tx: Tx, orders: list[Order], grant: Grant) -> None:
@@ -119,13 +144,14 @@ def _look(
     if len(wanted) == 1:
         ((flow_id, most),) = wanted.items()
         rows = {row.id: row for row in store.lock_heads(tx, flow_id, most, bounds[flow_id])}
-        return _choose(orders, {flow_id: [(row.priority, row.available_at, row.id) for row in rows.values()]}), rows
-    heads: Heads = defaultdict(list)
+        heads = {flow_id: [(row.priority, row.available_at, row.id) for row in rows.values()]}
+        return _choose(orders, heads, set()), rows
+    heads = defaultdict(list)
     deeper = {flow_id: most + len(lost) for flow_id, most in wanted.items()}
     for row in store.select_heads(tx, deeper, bounds):
         if row.id not in lost:
             heads[row.flow_id].append((row.priority, row.available_at, row.id))
-    chosen = _choose(orders, heads)
+    chosen = _choose(orders, heads, flows.here(tx).turns.due(wanted))
     return chosen, {row.id: row for row in store.lock_available(tx, sorted(chosen))} if chosen else {}
 
 
@@ -140,15 +166,21 @@ def _remember(tx: Tx, rows: list[Any], bounds: dict[int, Place]) -> None:
         tx.on_commit(lambda: memory.seen(heads, bounds))
 
 
-def _choose(orders: list[Order], heads: Heads) -> dict[bytes, Order]:
+def _choose(orders: list[Order], heads: Heads, due: set[int]) -> dict[bytes, Order]:
+    """Who gets which job, the earliest claim first. `due`: flows whose turn it is before all preference, once."""
     for rows in heads.values():
         rows.sort(reverse=True)
-    return {job_id: order for order in orders for job_id in _pick(order, heads)}
+    return {job_id: order for order in orders for job_id in _pick(order, heads, due)}
 
 
-def _pick(order: Order, heads: Heads) -> list[bytes]:
+def _pick(order: Order, heads: Heads, due: set[int]) -> list[bytes]:
     """Take the best jobs for one claim: queue by queue as it prefers; within a queue by priority, availability, age."""
+    order.seen |= {flow_id for flow_ids in order.flows.values() for flow_id in flow_ids if heads.get(flow_id)}
     picked: list[bytes] = []
+    for flow_id in due & order.seen if len(order.flows) > 1 else ():
+        if len(picked) < order.open and heads.get(flow_id):
+            picked.append(heads[flow_id].pop()[2])
+            due.remove(flow_id)
     for flow_ids in order.flows.values():
         stacks = [heads[flow_id] for flow_id in flow_ids if heads.get(flow_id)]
         while stacks and len(picked) < order.open:
