@@ -8,6 +8,7 @@ from typing import Any
 from app.db.tx import Tx
 from app.primitives.jobs.model import ENDED, SOLE, UNTIL_STARTED, Mark, State
 from app.primitives.jobs.ops import lines
+from app.primitives.jobs.store import lines as slots
 from app.primitives.jobs.store import uniques as store
 
 
@@ -16,6 +17,12 @@ def started(tx: Tx, rows: Iterable[Any]) -> None:
     ids = sorted(row.id for row in rows if row.marks & UNTIL_STARTED and row.attempt == 0)
     if ids:
         store.update_released(tx, ids)
+
+
+def due(tx: Tx, ids: Sequence[bytes]) -> None:
+    """scheduled -> blocked for jobs with a concurrency key whose time has come, and -> available where a slot is free."""
+    slots.update_blocked(tx, ids)
+    lines.move(tx, entering=ids)
 
 
 def left(tx: Tx, jobs: Mapping[bytes, tuple[int, State]]) -> None:

@@ -81,9 +81,7 @@ def update_replaced(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> int:
     """Waiting jobs that were never started: what each row says (`b_id`, `b_…`). Gives the number of rows that it matched."""
     change = (
         update(jobs)
-        .where(
-            jobs.c.id == bindparam("b_id"), jobs.c.state.in_([int(state) for state in WAITING]), jobs.c.attempt == 0
-        )
+        .where(jobs.c.id == bindparam("b_id"), jobs.c.state.in_([int(state) for state in WAITING]), jobs.c.attempt == 0)
         .values({name: bindparam(f"b_{name}", type_=jobs.c[name].type) for name in _REPLACED})
     )
     return tx.conn.execute(change, list(rows)).rowcount
