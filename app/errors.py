@@ -81,7 +81,8 @@ UNIQUE_CONFLICT = _code(
     "unique_conflict",
     409,
     "Work with this unique key exists",
-    "Wait until it ends, or choose `keep` or `replace`.",
+    "`job_id` names the job that holds the key, if you may see it. Wait until it ends, or choose `keep`; only a job that was "
+    "never started can be replaced.",
 )
 RESERVATION_LOST = _code(
     "reservation_lost",

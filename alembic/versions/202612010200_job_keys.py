@@ -23,6 +23,7 @@ def upgrade() -> None:
         Column("holding", Digest),
         Column("name", Key, nullable=False),
         Column("latest_at", Moment),
+        Column("newest", Id, nullable=False),
         UniqueConstraint("holding", name=named("job_uniques_holding")),
     )
     ddl.create_table(

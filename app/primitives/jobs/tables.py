@@ -141,6 +141,7 @@ job_uniques = Table(
     Column("holding", Digest),
     Column("name", Key, nullable=False),
     Column("latest_at", Moment),  # of a debounce: however often it is put off, it is due then
+    Column("newest", Id, nullable=False),  # the enqueue that its contents are from
     UniqueConstraint("holding", name=named("job_uniques_holding")),
     **TABLE_OPTIONS,
 )

@@ -37,8 +37,9 @@ from app.primitives.jobs.model import (
 )
 from app.primitives.jobs.ops import sweep
 from app.primitives.jobs.ops.claim import claim
-from app.primitives.jobs.ops.enqueue import enqueue, job_of
+from app.primitives.jobs.ops.enqueue import enqueue
 from app.primitives.jobs.ops.flows import names
+from app.primitives.jobs.ops.records import job_of
 from app.primitives.jobs.ops.renew import renew
 from app.primitives.jobs.ops.settle import settle
 from app.primitives.jobs.store import work as store

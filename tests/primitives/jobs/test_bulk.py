@@ -29,7 +29,8 @@ def step(jobs: Jobs, action: Action, *, left: int = 1000, **fields: Any) -> Step
 
 @pytest.fixture
 def of_every_state(jobs: Jobs) -> dict[State, bytes]:
-    return {state: in_state(jobs, state) for state in reversed(State)}
+    # blocked jobs come to be by another job's slot: see test_lines.py
+    return {state: in_state(jobs, state) for state in reversed(State) if state is not State.BLOCKED}
 
 
 CHANGES: dict[Action, dict[State, State | None]] = {

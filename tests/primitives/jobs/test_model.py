@@ -37,6 +37,7 @@ def test_the_numbers_of_states_never_change_their_meaning() -> None:
         "AVAILABLE": 0,
         "RUNNING": 1,
         "SCHEDULED": 2,
+        "BLOCKED": 3,
         "SUCCEEDED": 4,
         "DEAD": 5,
         "CANCELLED": 6,

@@ -6,8 +6,9 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from app.errors import Refusal
+from app.primitives.jobs.model.keys import Concurrency, Debounce, Unique
 from app.primitives.jobs.model.records import Caller, Job
-from app.primitives.jobs.model.states import Flow, Outcome, ReleaseReason, State
+from app.primitives.jobs.model.states import Flow, Mark, Outcome, ReleaseReason, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,19 @@ class NewJob:
     fingerprint: bytes | None = None
     correlation_id: str | None = None
     parent_operation_id: str | None = None
+    unique: Unique | None = None
+    debounce: Debounce | None = None
+    concurrency: Concurrency | None = None
+
+    @property
+    def sole(self) -> Unique | Debounce | None:
+        """The key that keeps other jobs of its type out; a job has one of the two at most."""
+        return self.unique or self.debounce
+
+    @property
+    def marks(self) -> int:
+        """Its `Mark`s, as far as its keys make them."""
+        return (self.sole.mark if self.sole else 0) | (Mark.CONCURRENCY if self.concurrency else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +53,13 @@ class Enqueue:
 
 @dataclass(frozen=True, slots=True)
 class Enqueued:
-    """`replayed`: the idempotency key was there with the same content, and this is its job."""
+    """`replayed`: the idempotency key was there with the same content, and this is its job. `deduplicated`: this job was
+    there before, and holds the unique or debounce key.
+    """
 
     job: Job
     replayed: bool = False
+    deduplicated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from app.access import Principal
+from app.primitives.jobs.model.keys import NO_KEYS, KeysTold
 from app.primitives.jobs.model.states import Flow, State, Verdict
 
 
@@ -45,6 +46,8 @@ class Job:
     ended_request_id: str | None = None
     correlation_id: str | None = None
     parent_operation_id: str | None = None
+    marks: int = 0
+    keys: KeysTold = NO_KEYS  # only where a job is told with them
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from app.clock import to_text
 from app.db.tx import Tx
 from app.primitives.audit.ops import Entry, record
 from app.primitives.jobs.model import Caller, Filter, State, new_id
-from app.primitives.jobs.ops import flows
+from app.primitives.jobs.ops import flows, keys, lines
 from app.primitives.jobs.ops.changes import Changes
 from app.primitives.jobs.ops.inspect import narrow_of
 from app.primitives.jobs.store import control as store
@@ -113,16 +113,23 @@ def _next(tx: Tx, index: int, command: Bulk, before: int) -> Step:
 
 
 def _apply(tx: Tx, command: Bulk, ids: Sequence[bytes]) -> int:
+    if command.action is Action.CANCEL:
+        lines.lock_waiting(tx, ids)
     rows = [row for row in store.lock_jobs(tx, ids) if _can(command.action, row)] if ids else []
     if not rows:
         return 0
     if command.action is Action.PURGE:
+        keys.forgotten(tx, rows)
         due.delete_jobs(tx, [row.id for row in rows])
         return len(rows)
     changes = Changes(tx, flows.names(tx, {row.flow_id for row in rows}))
-    do = changes.cancel if command.action is Action.CANCEL else changes.retry
-    for row in rows:
-        do(row, command.caller, command.reason)
+    if command.action is Action.CANCEL:
+        for row in rows:
+            changes.cancel(row, command.caller, command.reason)
+    else:
+        changes.expect(rows)
+        # one whose unique key another job holds is left out
+        rows = [row for row in rows if changes.retry(row, command.caller, command.reason) is None]
     changes.write()
     return len(rows)
 

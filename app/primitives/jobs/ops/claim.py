@@ -11,7 +11,7 @@ from app.clock import MICROS
 from app.db.tx import Tx
 from app.errors import Refusal
 from app.primitives.jobs.model import Claim, Claimed, Figure, Flow, Granted
-from app.primitives.jobs.ops import flows
+from app.primitives.jobs.ops import flows, keys
 from app.primitives.jobs.ops.take import Order, take
 from app.primitives.jobs.store import work as store
 from app.reservations import Grant
@@ -30,6 +30,7 @@ def claim(tx: Tx, commands: Sequence[Claim]) -> list[Claimed | Refusal]:
     replays = _replays(tx, commands)
     grant = reservations.mint_grant()
     orders = take(tx, [(index, command) for index, command in enumerate(commands) if index not in replays], grant)
+    keys.started(tx, (row for order in orders for row in order.got.values()))
     _remember_claims(tx, orders, grant)
     tx.memo["claim"] = (grant, {order.index: list(order.got) for order in orders})
     _tell(tx, commands, orders)

@@ -15,13 +15,14 @@ from app.primitives.jobs.model import (
     Controlled,
     Job,
     Kind,
+    Mark,
     State,
     Verdict,
     id_text,
 )
-from app.primitives.jobs.ops import flows
+from app.primitives.jobs.ops import flows, lines
 from app.primitives.jobs.ops.changes import LEFT_BY, Changes
-from app.primitives.jobs.ops.enqueue import job_of
+from app.primitives.jobs.ops.records import job_of
 from app.primitives.jobs.ops.refusals import out_of_pattern
 from app.primitives.jobs.store import control as store
 
@@ -30,7 +31,7 @@ RETRIABLE = (State.DEAD, State.CANCELLED)
 
 
 def cancel(tx: Tx, commands: Sequence[Control]) -> list[Outcome]:
-    """scheduled, available -> cancelled; a running job is asked to stop, which its worker learns at its next heartbeat.
+    """scheduled, available, blocked -> cancelled; a running job is asked to stop, which its worker learns at its next heartbeat.
 
     Guarantee: whoever cancels again is answered `replayed`. Raises: as values `state_conflict` for a job that ended otherwise,
     `verdict_required` for an unknown one. Race: against a claim, whoever locks the row first; then the job runs and is asked.
@@ -39,10 +40,12 @@ def cancel(tx: Tx, commands: Sequence[Control]) -> list[Outcome]:
 
 
 def retry(tx: Tx, commands: Sequence[Control]) -> list[Outcome]:
-    """dead, cancelled -> available with a fresh budget: its four counters begin at 0. The fence goes on.
+    """dead, cancelled -> available with a fresh budget: its four counters begin at 0. The fence goes on. A job with a
+    concurrency key comes to its line; one with a unique key takes it again.
 
     Guarantee: the same retry again, by the same caller for the same reason and before anything else has happened to the job,
-    is answered `replayed`. Raises: as values `state_conflict` for any other job, `verdict_required` for an unknown one.
+    is answered `replayed`. Raises: as values `state_conflict` for any other job, `verdict_required` for an unknown one,
+    `unique_conflict` where another job holds its unique key.
     """
     return _Unit(tx).run(commands, _retry)
 
@@ -72,6 +75,8 @@ class _Unit:
 
     def run(self, commands: Sequence[Control], decide: Decide) -> list[Outcome]:
         ids = sorted({command.id for command in commands})
+        if decide is _cancel:
+            lines.lock_waiting(self.tx, ids)
         rows = {row.id: row for row in store.lock_jobs(self.tx, ids)}
         self.changes.names = names = flows.names(self.tx, {row.flow_id for row in rows.values()})
         told = {row.job_id: row for row in store.select_references(self.tx, list(rows))} if rows else {}
@@ -81,6 +86,8 @@ class _Unit:
             jobs[key] = replace(
                 job_of(row, names), correlation_id=more.correlation_id, parent_operation_id=more.parent_operation_id
             )
+        if decide is _retry:
+            self.changes.expect(row for row in rows.values() if row.state in RETRIABLE)
         outcomes: list[Outcome] = []
         for command in commands:
             outcome = self._one(command, rows, jobs, decide)
@@ -89,7 +96,17 @@ class _Unit:
             outcomes.append(outcome)
         self.changes.write()
         record(self.tx, self.audit)
-        return outcomes
+        return [self._as_freed(outcome) for outcome in outcomes]
+
+    def _as_freed(self, outcome: Outcome) -> Outcome:
+        """A job that came to its line and at once to a slot."""
+        if (
+            isinstance(outcome, Controlled)
+            and outcome.job.state is State.BLOCKED
+            and outcome.job.id in self.changes.freed
+        ):
+            return replace(outcome, job=replace(outcome.job, state=State.AVAILABLE))
+        return outcome
 
     def _one(self, command: Control, rows: dict[bytes, Any], jobs: dict[bytes, Job], decide: Decide) -> Outcome:
         job = jobs.get(command.id)
@@ -131,7 +148,7 @@ class _Unit:
     def fresh(self, job: Job) -> Job:
         return replace(
             job,
-            state=State.AVAILABLE,
+            state=State.BLOCKED if job.marks & Mark.CONCURRENCY else State.AVAILABLE,
             available_at=self.tx.now,
             due_at=None,
             attempt=0,
@@ -162,10 +179,11 @@ def _retry(unit: _Unit, command: Control, row: Any, job: Job) -> Outcome:
     if job.state is State.UNKNOWN:
         return _verdict_required()
     if job.state not in RETRIABLE:
-        if job.state is State.AVAILABLE and _is_retried_by(unit, command, job):
+        if job.state in (State.AVAILABLE, State.BLOCKED) and _is_retried_by(unit, command, job):
             return unit.again(job)
         return _conflict(job, "Only dead and cancelled jobs can be retried.")
-    unit.changes.retry(row, command.caller, command.reason)
+    if (taken := unit.changes.retry(row, command.caller, command.reason)) is not None:
+        return taken
     unit.note(command, job, "retry", attempt=job.attempt, category=job.category)
     return Controlled(unit.fresh(job))
 

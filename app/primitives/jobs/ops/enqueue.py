@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,28 +11,34 @@ from app.clock import MICROS, micros
 from app.db.tx import Tx
 from app.errors import IDEMPOTENCY_CONFLICT, QUEUE_FULL, Refusal
 from app.primitives.jobs.model import Enqueue, Enqueued, Flow, Job, NewJob, State
-from app.primitives.jobs.ops import flows
+from app.primitives.jobs.ops import flows, replacing, uniques
+from app.primitives.jobs.ops.entries import Entries
+from app.primitives.jobs.ops.records import Names, job_of, referring
+from app.primitives.jobs.ops.replacing import Made
+from app.primitives.jobs.store import control, held
 from app.primitives.jobs.store import work as store
-
-CORRELATION, PARENT = 1, 2
 
 
 def enqueue(tx: Tx, commands: Sequence[Enqueue]) -> list[list[Enqueued | Refusal]]:
     """Insert the jobs of all commands in one go.
 
     Guarantee: a job whose `Enqueued` was answered is on disk. A key that is there gives its job (`replayed`) if the content
-    is the same, else `idempotency_conflict`. Race: of two enqueues with one key, one inserts; the other's unit fails as a
-    duplicate, runs again and replays. After a COMMIT without an answer the ids themselves are looked up.
+    is the same, else `idempotency_conflict`; a unique or debounce key that is held gives its holder (`deduplicated`), with the
+    new contents if the enqueue asks for that. Race: of two enqueues with one key, one inserts; the other's unit fails as a
+    duplicate, runs again and finds the first. After a COMMIT without an answer the ids themselves are looked up.
     """
     ids = flows.resolve(tx, {job.flow for command in commands for job in command.jobs})
+    jobs = [job for command in commands for job in command.jobs]
     work = _Work(tx, ids)
     if tx.repeated:
-        work.recall([job.id for command in commands for job in command.jobs])
-    work.look_up_keys([job.key_digest for command in commands for job in command.jobs if job.key_digest])
-    work.measure_depths({job.flow[0] for command in commands for job in command.jobs})
+        work.recall([job.id for job in jobs])
+    work.look_up_keys([job.key_digest for job in jobs if job.key_digest])
+    work.measure_depths({job.flow[0] for job in jobs})
+    if any(job.marks for job in jobs):
+        work.open_keys(jobs)
     outcomes = [[work.decide(command, job) for job in command.jobs] for command in commands]
-    work.write()
-    return outcomes
+    freed = work.write()
+    return [[_as_freed(outcome, freed) for outcome in those] for those in outcomes] if freed else outcomes
 
 
 class _Work:
@@ -42,20 +47,40 @@ class _Work:
     def __init__(self, tx: Tx, flow_ids: dict[Flow, int]) -> None:
         self.tx = tx
         self.flow_ids = flow_ids
-        self.there: dict[bytes, Job] = {}
-        self.keys: dict[bytes, tuple[bytes, Job]] = {}
+        self.names = Names(tx)
+        self.there: dict[bytes, Enqueued] = {}
+        self.keys: dict[bytes, tuple[bytes, Job, bool]] = {}  # fingerprint, job, whether it was there before the key
+        self.key_rows: list[dict[str, Any]] = []
         self.room: dict[str, int] = {}
-        self.new: list[tuple[Enqueue, NewJob, Job]] = []
+        self.new: dict[bytes, Made] = {}
+        self.replaced: dict[bytes, Made] = {}
+        self.events: list[dict[str, Any]] = []
+        self.entries = Entries(tx)
+        self.holders = uniques.Holders(tx, self.names)
 
     def recall(self, ids: list[bytes]) -> None:
-        self.there = {row.id: job_of(row, self._names()) for row in store.select_jobs(self.tx, ids)}
+        given = uniques.recall(self.tx, ids)
+        rows = store.select_jobs(self.tx, sorted({*ids, *given.values()}))
+        jobs = {row.id: job_of(row, self.names) for row in rows}
+        self.there = {job_id: Enqueued(jobs[job_id]) for job_id in ids if job_id in jobs}
+        self.there |= {
+            one: Enqueued(jobs[job_id], deduplicated=True) for one, job_id in given.items() if job_id in jobs
+        }
 
     def look_up_keys(self, digests: list[bytes]) -> None:
         if not digests:
             return
         rows = store.select_keys(self.tx, sorted(set(digests)))
-        jobs = {row.id: job_of(row, self._names()) for row in store.select_jobs(self.tx, [row.job_id for row in rows])}
-        self.keys = {row.digest: (row.fingerprint, jobs[row.job_id]) for row in rows if row.job_id in jobs}
+        jobs = {row.id: job_of(row, self.names) for row in store.select_jobs(self.tx, [row.job_id for row in rows])}
+        older = [row.job_id for row in rows if row.deduplicated]
+        for told in control.select_references(self.tx, older) if older else ():
+            if told.job_id in jobs:
+                jobs[told.job_id] = referring(jobs[told.job_id], told)
+        self.keys = {
+            row.digest: (row.fingerprint, jobs[row.job_id], bool(row.deduplicated))
+            for row in rows
+            if row.job_id in jobs
+        }
 
     def measure_depths(self, queues: set[str]) -> None:
         memory = flows.here(self.tx)
@@ -65,14 +90,48 @@ class _Work:
             if limit is not None:
                 self.room[queue] = limit - store.count_waiting(self.tx, memory.flow_ids_of(queue) or [-1], limit)
 
+    def open_keys(self, jobs: Sequence[NewJob]) -> None:
+        """Find and lock what the keys of these jobs need, but for those that only repeat what was done."""
+        fresh = [new for new in jobs if new.marks and new.id not in self.there and new.key_digest not in self.keys]
+        placed = self.holders.look(fresh)
+        self.entries.open([new.concurrency for new in fresh if new.concurrency is not None], placed)
+
     def decide(self, command: Enqueue, new: NewJob) -> Enqueued | Refusal:
         if new.id in self.there:
-            return Enqueued(_as_sent(self.there[new.id], new))
+            done = self.there[new.id]
+            return replace(done, job=_as_sent(done.job, new))
         if new.key_digest is not None and new.key_digest in self.keys:
-            fingerprint, job = self.keys[new.key_digest]
-            if fingerprint == new.fingerprint:
-                return Enqueued(_as_sent(job, new), replayed=True)
+            return self._repeat(new, *self.keys[new.key_digest])
+        holder = self.holders.of(new)
+        if holder is not None:
+            return self._deduplicate(command, new, holder)
+        if (full := self._takes_room(new)) is not None:
+            return full
+        job = self._job(new)
+        if new.concurrency is not None:
+            job = self.entries.enter(job, new.concurrency)
+        self.new[job.id] = Made(command.caller, new, job)
+        self.holders.made(new, job)
+        self._keep_key(new, job, deduplicated=False)
+        return Enqueued(job)
+
+    def _repeat(self, new: NewJob, fingerprint: bytes, job: Job, deduplicated: bool) -> Enqueued | Refusal:  # noqa: FBT001
+        if fingerprint != new.fingerprint:
             return Refusal(IDEMPOTENCY_CONFLICT, "This idempotency key belongs to a job with other content.")
+        first = self.tx.repeated and self.tx.memo.get(("deduplicated", new.id)) == job.id
+        return Enqueued(job if deduplicated else _as_sent(job, new), replayed=not first, deduplicated=deduplicated)
+
+    def _deduplicate(self, command: Enqueue, new: NewJob, holder: uniques.Holder) -> Enqueued | Refusal:
+        if (refused := uniques.refusal(new, holder, command.caller.principal)) is not None:
+            return refused
+        if uniques.changes(new):
+            if new.flow[0] != holder.job.flow[0] and (full := self._takes_room(new)) is not None:
+                return full
+            self._replace(command, new, holder)
+        self._keep_key(new, holder.job, deduplicated=True)
+        return Enqueued(holder.job, deduplicated=True)
+
+    def _takes_room(self, new: NewJob) -> Refusal | None:
         queue = new.flow[0]
         if queue in self.room:
             if self.room[queue] <= 0:
@@ -80,15 +139,47 @@ class _Work:
                     QUEUE_FULL, "As many jobs wait in this queue as its limit allows.", retry_after_seconds=5
                 )
             self.room[queue] -= 1
-        job = self._job(new)
-        self.new.append((command, new, job))
-        if new.key_digest is not None:
-            self.keys[new.key_digest] = (new.fingerprint or b"", job)
-        return Enqueued(job)
+        return None
+
+    def _replace(self, command: Enqueue, new: NewJob, holder: uniques.Holder) -> None:
+        """The holder's contents become those of the new enqueue; it stays the job that it is."""
+        before = holder.job
+        if new.debounce is not None:
+            new = replace(new, available_at=uniques.put_off(self.tx, new.debounce, holder), delay=None)
+        job = replace(
+            self._job(new), id=before.id, created_at=before.created_at, fence=before.fence, claimed_at=before.claimed_at,
+            lease_losses=before.lease_losses, releases=before.releases, throttles=before.throttles,
+            worker=before.worker, category=before.category, cancel_requested_at=before.cancel_requested_at,
+        )  # fmt: skip
+        self.entries.leave(job.id)
+        if new.concurrency is not None:
+            job = self.entries.enter(job, new.concurrency)
+        made = Made(command.caller, new, job)
+        (self.new if job.id in self.new else self.replaced)[job.id] = made
+        self.holders.replaced(new, holder, job)
+        self.tx.memo["replaced", new.id] = job.id
+        if new.unique is not None:
+            self.events.append(replacing.event(self.tx, made))
+
+    def _keep_key(self, new: NewJob, job: Job, *, deduplicated: bool) -> None:
+        if new.key_digest is None:
+            return
+        self.keys[new.key_digest] = (new.fingerprint or b"", job, deduplicated)
+        if deduplicated:
+            self.tx.memo["deduplicated", new.id] = job.id
+        self.key_rows.append(
+            {
+                "digest": new.key_digest,
+                "job_id": job.id,
+                "fingerprint": new.fingerprint,
+                "deduplicated": int(deduplicated),
+            }
+        )
 
     def _job(self, new: NewJob) -> Job:
         now, settings = self.tx.now, self.tx.host.settings
-        at = max(now, new.available_at if new.available_at is not None else now + (new.delay or 0))
+        delay = new.delay if new.debounce is None else new.debounce.delay
+        at = max(now, new.available_at if new.available_at is not None else now + (delay or 0))
         later = at > now
         timeout = new.timeout if new.timeout is not None else micros(settings.jobs_timeout_seconds)
         return Job(
@@ -109,91 +200,39 @@ class _Work:
             created_at=now,
             correlation_id=new.correlation_id,
             parent_operation_id=new.parent_operation_id,
+            marks=new.marks,
         )
 
-    def write(self) -> None:
-        if not self.new:
-            return
-        keys = [(new.key_digest, new.id, new.fingerprint) for _, new, _ in self.new if new.key_digest is not None]
-        if keys:
+    def write(self) -> frozenset[bytes]:
+        """Gives the jobs that became available because others left their keys."""
+        if self.key_rows:
             # first, and in one order everywhere: a duplicate is found before anything else was written
-            store.insert_keys(
-                self.tx,
-                [{"digest": digest, "job_id": job_id, "fingerprint": mark} for digest, job_id, mark in sorted(keys)],
-            )
-        store.insert_jobs(self.tx, [self._hot(job) for _, _, job in self.new])
-        store.insert_contents(self.tx, [_content(command, new) for command, new, _ in self.new])
-        references = [row for _, new, _ in self.new for row in _references(new)]
-        if references:
-            store.insert_refs(self.tx, references)
-        self.tx.on_commit(self._tell)
-
-    def _hot(self, job: Job) -> dict[str, Any]:
-        return {
-            "id": job.id,
-            "flow_id": self.flow_ids[job.flow],
-            "state": int(job.state),
-            "priority": job.priority,
-            "available_at": job.available_at,
-            "due_at": job.due_at,
-            "max_attempts": job.max_attempts,
-            "timeout_micros": job.timeout,
-            "retry_until": job.retry_until,
-            "created_at": job.created_at,
-        }
+            store.insert_keys(self.tx, sorted(self.key_rows, key=lambda row: bytes(row["digest"])))
+        self.holders.write()
+        if self.new:
+            store.insert_jobs(self.tx, [replacing.hot(made.job, self.flow_ids) for made in self.new.values()])
+            store.insert_contents(self.tx, [replacing.content(made) for made in self.new.values()])
+            if references := [row for made in self.new.values() for row in replacing.references(made)]:
+                store.insert_refs(self.tx, references)
+        if self.replaced:
+            replacing.write(self.tx, list(self.replaced.values()), self.flow_ids)
+        if self.events:
+            held.insert_events(self.tx, self.events)
+        if self.new or self.replaced:
+            self.tx.on_commit(self._tell)
+        return self.entries.write()
 
     def _tell(self) -> None:
         memory = flows.here(self.tx)
-        ready = Counter(job.flow for _, _, job in self.new if job.state is State.AVAILABLE)
-        for _, _, job in self.new:
+        jobs = [made.job for made in (*self.new.values(), *self.replaced.values())]
+        ready = Counter(job.flow for job in jobs if job.state is State.AVAILABLE)
+        for job in jobs:
             memory.heads.lower(self.flow_ids[job.flow], (job.priority, job.available_at))
         if ready:
             memory.wake(ready)
-        later = [job.available_at for _, _, job in self.new if job.state is State.SCHEDULED]
+        later = [job.available_at for job in jobs if job.state is State.SCHEDULED]
         if later:
             memory.promote_in((min(later) - self.tx.now) / MICROS)
-
-    def _names(self) -> dict[int, Flow]:
-        return _Names(self.tx)
-
-
-class _Names(defaultdict[int, Flow]):
-    """Flow names by id, looked up as needed."""
-
-    def __init__(self, tx: Tx) -> None:
-        super().__init__()
-        self._tx = tx
-
-    def __missing__(self, flow_id: int) -> Flow:
-        self[flow_id] = flows.names(self._tx, [flow_id])[flow_id]
-        return self[flow_id]
-
-
-def job_of(row: Any, names: dict[int, Flow]) -> Job:
-    """A row of the hot table as a record."""
-    return Job(
-        id=row.id,
-        flow=names[row.flow_id],
-        state=State(row.state),
-        priority=row.priority,
-        available_at=row.available_at,
-        due_at=row.due_at,
-        fence=row.fence,
-        attempt=row.attempt,
-        lease_losses=row.lease_losses,
-        releases=row.releases,
-        throttles=row.throttles,
-        max_attempts=row.max_attempts,
-        timeout=row.timeout_micros,
-        retry_until=row.retry_until,
-        created_at=row.created_at,
-        claimed_at=row.claimed_at,
-        ended_at=row.ended_at,
-        cancel_requested_at=row.cancel_requested_at,
-        worker=row.worker,
-        category=row.category,
-        ended_request_id=row.ended_request_id,
-    )
 
 
 def _as_sent(job: Job, new: NewJob) -> Job:
@@ -201,25 +240,8 @@ def _as_sent(job: Job, new: NewJob) -> Job:
     return replace(job, correlation_id=new.correlation_id, parent_operation_id=new.parent_operation_id)
 
 
-def _content(command: Enqueue, new: NewJob) -> dict[str, Any]:
-    caller = command.caller
-    return {
-        "job_id": new.id,
-        "payload": new.payload,
-        "correlation_id": new.correlation_id,
-        "parent_operation_id": new.parent_operation_id,
-        "traceparent": caller.traceparent,
-        "tracestate": caller.tracestate,
-        "request_id": caller.request_id,
-        "created_by": caller.principal.key_id,
-    }
-
-
-def _references(new: NewJob) -> list[dict[str, Any]]:
-    named = ((CORRELATION, new.correlation_id), (PARENT, new.parent_operation_id))
-    return [{"kind": kind, "digest": reference(text), "job_id": new.id} for kind, text in named if text is not None]
-
-
-def reference(text: str) -> bytes:
-    """What a correlation or parent id is found by."""
-    return hashlib.sha256(text.encode()).digest()
+def _as_freed(outcome: Enqueued | Refusal, freed: frozenset[bytes]) -> Enqueued | Refusal:
+    """A job that came to the line and, at the end of the unit, to a slot."""
+    if isinstance(outcome, Enqueued) and outcome.job.state is State.BLOCKED and outcome.job.id in freed:
+        return replace(outcome, job=replace(outcome.job, state=State.AVAILABLE))
+    return outcome

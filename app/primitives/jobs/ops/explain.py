@@ -12,11 +12,13 @@ from app.db.tx import Tx
 from app.errors import Refusal, not_found
 from app.primitives.jobs.model import ENDED, Claim, Job, Kind, State
 from app.primitives.jobs.ops import flows, workers
-from app.primitives.jobs.ops.enqueue import job_of
+from app.primitives.jobs.ops.records import job_of
 from app.primitives.jobs.ops.refusals import out_of_pattern
-from app.primitives.jobs.store import control, lists
+from app.primitives.jobs.ops.told import text_of
+from app.primitives.jobs.store import control, lines, lists
 
 MOST_AHEAD = 1000
+MOST_HOLDERS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,15 @@ class Explain:
     id: bytes
     principal: Principal
     waiting: tuple[Claim, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SlotHolder:
+    """A job that holds a slot; `expires_at` is the end of its lease, None while it is available."""
+
+    id: bytes
+    state: State
+    expires_at: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +54,9 @@ class Evidence:
     reason: str | None = None
     ahead: int | None = None
     workers: tuple[str, ...] = ()
+    key: str | None = None
+    limit: int | None = None
+    holders: tuple[SlotHolder, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +96,7 @@ def explain(tx: Tx, command: Explain) -> Explanation | Refusal:
     elif job.state is State.RUNNING:
         reasons = [*_running(tx, job)]
     else:
-        reasons = [*_waiting(tx, row, job, command.waiting)]
+        reasons = [*_waiting(tx, row, job, command)]
     return Explanation(job, tuple(reasons))
 
 
@@ -121,8 +135,12 @@ def _running(tx: Tx, job: Job) -> Iterator[Reason]:
     )
 
 
-def _waiting(tx: Tx, row: Any, job: Job, waiting: tuple[Claim, ...]) -> Iterator[Reason]:
-    held = [*_paused(tx, job), *_workers(tx, job, waiting)]
+def _waiting(tx: Tx, row: Any, job: Job, command: Explain) -> Iterator[Reason]:
+    held = [*_paused(tx, job), *_workers(tx, job, command.waiting)]
+    if job.state is State.BLOCKED:
+        yield from _blocked(tx, job, command.principal)
+        yield from held
+        return
     if job.state is State.SCHEDULED:
         yield _due_later(tx, job)
         yield from held
@@ -138,6 +156,25 @@ def _waiting(tx: Tx, row: Any, job: Job, waiting: tuple[Claim, ...]) -> Iterator
         yield Reason(
             "ready", "Nothing holds it: the next claim that may take it gets it.", Evidence(since=job.available_at)
         )
+
+
+def _blocked(tx: Tx, job: Job, principal: Principal) -> Iterator[Reason]:
+    for slot in lines.select_slots(tx, [job.id]):
+        for key in lines.select_limits(tx, [slot.digest]):
+            rows = lines.select_slot_holders(tx, slot.digest, MOST_HOLDERS)
+            names = flows.names(tx, {row.flow_id for row in rows})
+            holders = tuple(
+                SlotHolder(row.id, State(row.state), row.due_at if row.state == State.RUNNING else None)
+                for row in rows
+                if principal.allows(names[row.flow_id][0])
+            )
+            ahead = lines.count_ahead(tx, slot, MOST_AHEAD)
+            yield Reason(
+                "key_held",
+                f"Its concurrency key has {key.most} slots, all held, and {ahead} jobs wait before it. It comes to a slot when "
+                "holders end, or wait for a retry; cancel one, or enqueue with a higher limit.",
+                Evidence(key=text_of(key.name), limit=key.most, ahead=ahead, holders=holders),
+            )
 
 
 def _due_later(tx: Tx, job: Job) -> Reason:

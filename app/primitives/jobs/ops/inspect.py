@@ -12,8 +12,10 @@ from app.db.tx import Tx
 from app.errors import Refusal, not_found
 from app.primitives.jobs.model import Event, Filter, Flow, Job, JobDetail, Kind, State
 from app.primitives.jobs.ops import flows
-from app.primitives.jobs.ops.enqueue import CORRELATION, PARENT, job_of, reference
+from app.primitives.jobs.ops.records import job_of, referring
 from app.primitives.jobs.ops.refusals import out_of_pattern
+from app.primitives.jobs.ops.replacing import CORRELATION, PARENT, reference
+from app.primitives.jobs.ops.told import with_keys
 from app.primitives.jobs.store import lists as store
 from app.primitives.jobs.store.lists import Narrow
 
@@ -64,9 +66,7 @@ def get(tx: Tx, command: Get) -> JobDetail | Refusal:
     if not command.principal.allows(names[row.flow_id][0]):
         return out_of_pattern()
     return JobDetail(
-        job=replace(
-            job_of(row, names), correlation_id=told.correlation_id, parent_operation_id=told.parent_operation_id
-        ),
+        job=with_keys(tx, [referring(job_of(row, names), told)])[0],
         events=_history(row, told, store.select_events(tx, command.id)),
         traceparent=told.traceparent,
         request_id=told.request_id,
@@ -176,11 +176,8 @@ def _first_id(moment: int) -> bytes:
 def _page(tx: Tx, rows: Sequence[Any], limit: int) -> Page:
     shown = rows[:limit]
     names = flows.names(tx, {row.flow_id for row in shown})
-    found = tuple(
-        replace(job_of(row, names), correlation_id=row.correlation_id, parent_operation_id=row.parent_operation_id)
-        for row in shown
-    )
-    return Page(found, shown[-1].id if len(rows) > limit else None)
+    found = [referring(job_of(row, names), row) for row in shown]
+    return Page(with_keys(tx, found), shown[-1].id if len(rows) > limit else None)
 
 
 def narrow_of(tx: Tx, wanted: Filter, principal: Principal) -> Narrow:

@@ -11,7 +11,7 @@ from app import reservations
 from app.db.tx import Tx
 from app.errors import Refusal, not_found
 from app.primitives.jobs.model import Caller, Figure, Outcome, Settle, Settled, Settlement, State
-from app.primitives.jobs.ops import flows, moves
+from app.primitives.jobs.ops import flows, keys, moves
 from app.primitives.jobs.ops.refusals import lost, out_of_pattern, settled_otherwise
 from app.primitives.jobs.store import held as store
 from app.primitives.jobs.store import work
@@ -123,6 +123,10 @@ class _Settling:
         self._keep(
             [due for due in good if due.row.id not in late], [m for key, m in settled.items() if key not in late]
         )
+        marked = {due.row.id: due.row.marks for due in self.firsts.values() if due.row.marks and due.row.id not in late}
+        if marked:
+            states = {key: settled[key].state if key in settled else State.SUCCEEDED for key in marked}
+            keys.left(self.tx, {key: (marks, states[key]) for key, marks in marked.items()})
 
     def _done(self, due: _Due, settled: dict[bytes, moves.Move]) -> Settled:
         if due.item.outcome is Outcome.SUCCEEDED:

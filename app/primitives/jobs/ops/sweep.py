@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from app import reservations
 from app.db.tx import Tx
-from app.primitives.jobs.model import ENDED, Claimed, State
-from app.primitives.jobs.ops import flows, moves
+from app.primitives.jobs.model import ENDED, Claimed, Mark, State
+from app.primitives.jobs.ops import flows, keys, moves
 from app.primitives.jobs.store import due, held, work
 
 BATCH = 200
@@ -26,18 +27,26 @@ def promote(tx: Tx, commands: Sequence[Batch]) -> list[int]:
     """scheduled -> available for jobs whose time has come."""
     rows = due.lock_due(tx, State.SCHEDULED, commands[0].most)
     if rows:
-        due.update_promoted(tx, [row.id for row in rows])
-        names = flows.names(tx, {row.flow_id for row in rows})
-        ready = Counter(names[row.flow_id] for row in rows)
-        memory = flows.here(tx)
-
-        def told() -> None:
-            for row in rows:
-                memory.heads.lower(row.flow_id, (row.priority, row.available_at))
-            memory.wake(ready)
-
-        tx.on_commit(told)
+        free = [row for row in rows if not row.marks & Mark.CONCURRENCY]
+        if free:
+            due.update_promoted(tx, [row.id for row in free])
+            _tell_promoted(tx, free)
+        if keyed := [row.id for row in rows if row.marks & Mark.CONCURRENCY]:
+            keys.due(tx, keyed)
     return [len(rows), *(0 for _ in commands[1:])]
+
+
+def _tell_promoted(tx: Tx, rows: Sequence[Any]) -> None:
+    names = flows.names(tx, {row.flow_id for row in rows})
+    ready = Counter(names[row.flow_id] for row in rows)
+    memory = flows.here(tx)
+
+    def told() -> None:
+        for row in rows:
+            memory.heads.lower(row.flow_id, (row.priority, row.available_at))
+        memory.wake(ready)
+
+    tx.on_commit(told)
 
 
 def abandon(tx: Tx, commands: Sequence[Batch]) -> list[int]:
@@ -58,7 +67,15 @@ def abandon(tx: Tx, commands: Sequence[Batch]) -> list[int]:
         if events := [event for move in moved for event in move.events]:
             held.insert_events(tx, events)
         moves.tell(tx, moved)
+        _leave(tx, rows, moved)
     return [len(rows), *(0 for _ in commands[1:])]
+
+
+def _leave(tx: Tx, rows: Iterable[Any], moved: Iterable[moves.Move]) -> None:
+    """What these jobs' keys have to follow."""
+    marks = {row.id: row.marks for row in rows if row.marks}
+    left = {move.change["b_id"]: move.state for move in moved} if marks else {}
+    keys.left(tx, {job_id: (marks[job_id], state) for job_id, state in left.items() if job_id in marks})
 
 
 def purge(tx: Tx, commands: Sequence[Batch]) -> list[int]:
@@ -67,6 +84,7 @@ def purge(tx: Tx, commands: Sequence[Batch]) -> list[int]:
     for state in ENDED:
         rows = due.lock_due(tx, state, commands[0].most)
         if rows:
+            keys.forgotten(tx, rows)
             due.delete_jobs(tx, [row.id for row in rows])
         gone = max(gone, len(rows))
     return [gone, *(0 for _ in commands[1:])]
@@ -86,7 +104,8 @@ def give_back(tx: Tx, commands: Sequence[Claimed]) -> list[int]:
             continue
         if reservations.matches(tx.host.token_key, token, row.grant_digest, row.id, row.fence):
             mine.append(row.id)
-    moved = [moves.undelivered(tx, row) for row in work.select_jobs(tx, mine)] if mine else []
+    whole = work.select_jobs(tx, mine) if mine else ()
+    moved = [moves.undelivered(tx, row) for row in whole]
     if moved:
         written = held.update_settled(tx, [move.change for move in moved])
         if written != len(moved):  # a lease ran out in between: its loss is the abandon sweep's to judge
@@ -95,4 +114,5 @@ def give_back(tx: Tx, commands: Sequence[Claimed]) -> list[int]:
         if events := [event for move in moved for event in move.events]:
             held.insert_events(tx, events)
         moves.tell(tx, moved)
+        _leave(tx, whole, moved)
     return [len(claimed.grants) for claimed in commands]

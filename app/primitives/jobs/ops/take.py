@@ -39,6 +39,9 @@ class Order:
     def open(self) -> int:
         return self.claim.limit - len(self.got)
 
+    def names(self, flow_id: int) -> bool:
+        return any(flow_id in flow_ids for flow_ids in self.flows.values())
+
 
 def take(tx: Tx, claims: Sequence[tuple[int, Claim]], grant: Grant) -> list[Order]:
     """Serve the claims, the earliest first; each order holds what it got."""
@@ -152,7 +155,9 @@ def _look(
         if row.id not in lost:
             heads[row.flow_id].append((row.priority, row.available_at, row.id))
     chosen = _choose(orders, heads, flows.here(tx).turns.due(wanted))
-    return chosen, {row.id: row for row in store.lock_available(tx, sorted(chosen))} if chosen else {}
+    found = store.lock_available(tx, sorted(chosen)) if chosen else ()
+    # between the look and the lock a job may have been moved to another flow, which the caller did not name
+    return chosen, {row.id: row for row in found if chosen[row.id].names(row.flow_id)}
 
 
 def _remember(tx: Tx, rows: list[Any], bounds: dict[int, Place]) -> None:

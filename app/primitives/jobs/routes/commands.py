@@ -7,15 +7,21 @@ from typing import Any
 
 from app.clock import micros
 from app.http.call import Call
+from app.jsontext.types import TEN_YEARS_SECONDS
 from app.primitives.jobs.model import (
     Beat,
     Caller,
     Claim,
+    Concurrency,
+    Debounce,
     NewJob,
     Outcome,
     Settlement,
+    Unique,
+    concurrency_digest,
     id_bytes,
     new_id,
+    sole_digest,
 )
 from app.primitives.jobs.schemas.held import (
     CompleteJob,
@@ -30,6 +36,8 @@ from app.primitives.jobs.schemas.work import (
     EnqueueJob,
 )
 from app.reservations import settlement_digest
+
+DEBOUNCE_FACTOR = 10  # how many delays a debounced job waits at most, unless its enqueue says
 
 
 def caller_of(call: Call[Any, Any]) -> Caller:
@@ -53,7 +61,33 @@ def new_job(body: EnqueueJob) -> NewJob:
         fingerprint=None if key is None else _fingerprint(body),
         correlation_id=body.correlation_id,
         parent_operation_id=body.parent_operation_id,
+        unique=_unique(body),
+        debounce=_debounce(body),
+        concurrency=_concurrency(body),
     )
+
+
+def _unique(body: EnqueueJob) -> Unique | None:
+    if body.unique is None:
+        return None
+    name = body.unique.key.encode()
+    return Unique(name, sole_digest(body.type, name), body.unique.until, body.unique.on_conflict)
+
+
+def _debounce(body: EnqueueJob) -> Debounce | None:
+    if body.debounce is None:
+        return None
+    name, delay = body.debounce.key.encode(), body.debounce.delay_seconds
+    most = body.debounce.max_wait_seconds
+    longest = most if most is not None else min(delay * DEBOUNCE_FACTOR, TEN_YEARS_SECONDS)
+    return Debounce(name, sole_digest(body.type, name), micros(delay), micros(longest))
+
+
+def _concurrency(body: EnqueueJob) -> Concurrency | None:
+    if body.concurrency is None:
+        return None
+    name = body.concurrency.key.encode()
+    return Concurrency(name, concurrency_digest(name), body.concurrency.limit)
 
 
 def _fingerprint(body: EnqueueJob) -> bytes:
@@ -71,6 +105,19 @@ def _fingerprint(body: EnqueueJob) -> bytes:
         body.retry_until,
         body.correlation_id,
         body.parent_operation_id,
+        *_keys_sent(body),
+    )
+
+
+def _keys_sent(body: EnqueueJob) -> tuple[str | float | None, ...]:
+    """Nothing for a job without keys: its fingerprint is the one that it had before there were any."""
+    if body.unique is None and body.debounce is None and body.concurrency is None:
+        return ()
+    one, two, three = body.unique, body.debounce, body.concurrency
+    return (
+        *((None,) * 3 if one is None else (one.key, one.until.value, one.on_conflict.value)),
+        *((None,) * 3 if two is None else (two.key, two.delay_seconds, two.max_wait_seconds)),
+        *((None,) * 2 if three is None else (three.key, three.limit)),
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import structlog
 
 from app.access import Role
-from app.errors import NOT_FOUND, STATE_CONFLICT, VERDICT_CONFLICT, VERDICT_REQUIRED, Refusal
+from app.errors import NOT_FOUND, STATE_CONFLICT, UNIQUE_CONFLICT, VERDICT_CONFLICT, VERDICT_REQUIRED, Refusal
 from app.http.call import Answer, Call
 from app.http.paging import cursor, place
 from app.http.routing import thin_router
@@ -38,6 +38,7 @@ from app.primitives.jobs.schemas.views import (
     JobListRead,
     detail_view,
     job_view,
+    keyed_view,
     moment_view,
 )
 
@@ -66,7 +67,7 @@ async def list_jobs(call: Call[None, ListJobsParams]) -> Answer:
     listing = Listing(_filter(query), call.principal, query.limit, None if after is None else after[0])
     page = await call.runtime.lane("jobs.list").submit(listing)
     following = None if page.after is None else cursor(call, "jobs", (page.after,))
-    return Answer({"items": [job_view(job) for job in page.jobs], "next_cursor": following})
+    return Answer({"items": [keyed_view(job) for job in page.jobs], "next_cursor": following})
 
 
 @router.get(
@@ -105,8 +106,8 @@ async def get_job(call: Call[None, JobParams]) -> Answer:
 async def explain_job(call: Call) -> Answer:
     """Explain why a job is not running now.
 
-    Every reason with its evidence: not due yet, its queue paused, no worker seen that handles its type and version, others
-    before it, running already, waiting for a verdict, ended. `ready`: nothing holds it.
+    Every reason with its evidence: not due yet, its queue paused, all slots of its concurrency key held, no worker seen that
+    handles its type and version, others before it, running already, waiting for a verdict, ended. `ready`: nothing holds it.
     """
     command = Explain(_id(call), call.principal, waiting_claims(call.runtime))
     explanation = await _current(call, lambda: call.runtime.lane("jobs.explain").submit(command))
@@ -147,6 +148,10 @@ def _reason_view(reason: Reason) -> dict[str, Any]:
     evidence = asdict(reason.evidence)
     for name in ("at", "since", "expires_at"):
         evidence[name] = moment_view(evidence[name])
+    evidence["holders"] = [
+        {"id": id_text(one.id), "state": one.state.text, "expires_at": moment_view(one.expires_at)}
+        for one in reason.evidence.holders
+    ]
     return {"code": reason.code, "detail": reason.detail, "evidence": evidence}
 
 
@@ -178,7 +183,7 @@ async def cancel_job(call: Call[CancelJob]) -> Answer:
     requires=Role.OPERATOR,
     answers=JobChangedRead,
     path=JOB,
-    refuses=(NOT_FOUND, STATE_CONFLICT, VERDICT_REQUIRED),
+    refuses=(NOT_FOUND, STATE_CONFLICT, UNIQUE_CONFLICT, VERDICT_REQUIRED),
     response_description="The job.",
 )
 async def retry_job(call: Call[RetryJob]) -> Answer:
@@ -186,7 +191,8 @@ async def retry_job(call: Call[RetryJob]) -> Answer:
 
     It becomes `available`, and its attempts, lease losses, releases and throttles are counted from 0 again. May be repeated
     with the same reason until something else happens to the job (`replayed: true`). An unknown job needs a verdict first
-    (409 `verdict_required`); any other is 409 `state_conflict`.
+    (409 `verdict_required`); any other is 409 `state_conflict`. It takes its unique key again: if another job holds that by
+    now, 409 `unique_conflict`. With a concurrency key it comes to the place in line that its enqueue gave it.
     """
     return await _control(call, "jobs.retry", Control(_id(call), caller_of(call), call.body.reason))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from app.access import Role
-from app.errors import IDEMPOTENCY_CONFLICT, QUEUE_FULL, Refusal
+from app.errors import IDEMPOTENCY_CONFLICT, QUEUE_FULL, UNIQUE_CONFLICT, Refusal
 from app.http.call import Answer, Call
 from app.http.problem import problem_of
 from app.http.routing import thin_router
@@ -23,8 +23,8 @@ router = thin_router("/v1/jobs", tags=["jobs"])
     status_code=201,
     requires=Role.PRODUCER,
     answers=EnqueuedJob,
-    refuses=(IDEMPOTENCY_CONFLICT, QUEUE_FULL),
-    also={200: "The job that this idempotency key made before."},
+    refuses=(IDEMPOTENCY_CONFLICT, UNIQUE_CONFLICT, QUEUE_FULL),
+    also={200: "A job that was there before: of this idempotency key, or holding this unique or debounce key."},
     response_description="The job is on disk.",
 )
 async def enqueue_job(call: Call[EnqueueJob]) -> Answer:
@@ -32,13 +32,16 @@ async def enqueue_job(call: Call[EnqueueJob]) -> Answer:
 
     Answered once it is on disk. To be able to repeat the call after a lost answer, send an `idempotency_key`: the same key
     with the same content gives the same job (200, `replayed: true`), with other content 409 `idempotency_conflict`.
+
+    With `unique` or `debounce`, a job that holds the key is the answer (200, `deduplicated: true`), or 409 `unique_conflict`,
+    which names it (`job_id`, `state`). With `concurrency`, the job is `blocked` while all slots of its key are held.
     """
     call.principal.require_names([call.body.queue])
     command = Enqueue((commands.new_job(call.body),), commands.caller_of(call))
     (outcome,) = await call.runtime.lane("jobs.enqueue").submit(command, size=call.body_size)
     if isinstance(outcome, Refusal):
         raise outcome
-    return Answer(_enqueued(outcome), status=200 if outcome.replayed else 201)
+    return Answer(_enqueued(outcome), status=_status(outcome))
 
 
 @router.post("/batch", name="enqueue_jobs", requires=Role.PRODUCER, answers=EnqueueResults)
@@ -56,7 +59,7 @@ async def enqueue_jobs(call: Call[EnqueueBatch]) -> Answer:
             "results": [
                 {"status": outcome.http_status, "job": None, "problem": problem_of(outcome, call.request_id)}
                 if isinstance(outcome, Refusal)
-                else {"status": 200 if outcome.replayed else 201, "job": _enqueued(outcome), "problem": None}
+                else {"status": _status(outcome), "job": _enqueued(outcome), "problem": None}
                 for outcome in outcomes
             ]
         }
@@ -64,4 +67,8 @@ async def enqueue_jobs(call: Call[EnqueueBatch]) -> Answer:
 
 
 def _enqueued(outcome: Enqueued) -> dict[str, Any]:
-    return {**job_view(outcome.job), "replayed": outcome.replayed, "deduplicated": False}
+    return {**job_view(outcome.job), "replayed": outcome.replayed, "deduplicated": outcome.deduplicated}
+
+
+def _status(outcome: Enqueued) -> int:
+    return 200 if outcome.replayed or outcome.deduplicated else 201

@@ -98,7 +98,7 @@ class ChangeJobs(Body):
     """One action on all jobs that a filter fits."""
 
     action: Action = Field(
-        description="`cancel`: scheduled and available jobs are cancelled, running ones asked to stop. `retry`: dead and "
+        description="`cancel`: waiting jobs are cancelled, running ones asked to stop. `retry`: dead and "
         "cancelled jobs become available with a fresh budget. `purge`: ended jobs are forgotten at once. Unknown jobs are "
         "never touched.",
         examples=["retry"],
@@ -125,6 +125,14 @@ class JobsChangedRead(Read):
     more: bool = Field(description="True if `limit` ended it: there may be others; send it again.", examples=[False])
 
 
+class SlotHolderRead(Read):
+    """A job that holds a slot of a concurrency key."""
+
+    id: str
+    state: JobState
+    expires_at: Moment | None = Field(description="When its lease ends; null while nobody has claimed it.")
+
+
 class ReasonEvidence(Read):
     """What a reason rests on; null where it does not belong to the reason."""
 
@@ -143,13 +151,16 @@ class ReasonEvidence(Read):
     workers: list[str] = Field(
         description="Some workers that claim from its queue without naming its type and version."
     )
+    key: str | None = Field(description="The concurrency key whose slots are all held.", examples=[None])
+    limit: int | None = Field(description="How many slots it has.", examples=[None])
+    holders: list[SlotHolderRead] = Field(description="Jobs that hold a slot, as far as you may see them; at most 10.")
 
 
 class ReasonRead(Read):
     """One reason why a job does not run now."""
 
     code: str = Field(
-        description="`ended`, `verdict_required`, `running`, `cancel_requested`, `due_later`, `queue_paused`, "
+        description="`ended`, `verdict_required`, `running`, `cancel_requested`, `due_later`, `queue_paused`, `key_held`, "
         "`no_worker_seen`, `no_handler`, `behind_others` or `ready`. New codes may come.",
         examples=["due_later"],
     )

@@ -48,6 +48,7 @@ class StateCounts(Read):
 
     scheduled: int = Field(examples=[0])
     available: int = Field(examples=[3])
+    blocked: int = Field(description="They wait for a slot of their concurrency key.", examples=[0])
     running: int = Field(examples=[1])
     succeeded: int = Field(examples=[120])
     dead: int = Field(examples=[0])

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from app.clock import seconds, to_text
 from app.jsontext import Moment, Read
-from app.primitives.jobs.model import Event, Job, JobDetail, Kind, State, Verdict, id_text
+from app.primitives.jobs.model import Event, Job, JobDetail, Kind, State, Until, Verdict, id_text
 
 _ID = "0198c5a2-5f00-7c3e-9d6b-0b5f3a8d1e2f"
 _AT = "2026-01-31T08:30:00.000000Z"
@@ -26,6 +26,7 @@ class JobState(StrEnum):
 
     SCHEDULED = "scheduled"
     AVAILABLE = "available"
+    BLOCKED = "blocked"
     RUNNING = "running"
     SUCCEEDED = "succeeded"
     DEAD = "dead"
@@ -71,6 +72,39 @@ class JobRead(Read):
     parent_operation_id: Annotated[str | None, Field(examples=[None])]
 
 
+class UniqueRead(Read):
+    """The key that keeps other jobs of this type out."""
+
+    key: Annotated[str, Field(examples=["invoice-4711"])]
+    until: Annotated[
+        Until, Field(description="Whether it is free once the job has been started, or once it has ended.")
+    ]
+
+
+class DebounceRead(Read):
+    """The key under which enqueues of this type become one run."""
+
+    key: Annotated[str, Field(examples=["reindex-17"])]
+    latest_at: Annotated[Moment, Field(description="However often it is put off, it is due then.", examples=[_AT])]
+
+
+class ConcurrencyRead(Read):
+    """The key whose slots this job needs."""
+
+    key: Annotated[str, Field(examples=["printer-3"])]
+    limit: Annotated[
+        int, Field(description="How many may hold it at once now; the newest enqueue decides.", examples=[1])
+    ]
+
+
+class KeyedJobRead(JobRead):
+    """A job with its keys; null where it has none."""
+
+    unique: UniqueRead | None
+    debounce: DebounceRead | None
+    concurrency: ConcurrencyRead | None
+
+
 class JobEventRead(Read):
     """One thing that happened to a job."""
 
@@ -113,7 +147,7 @@ class LastErrorRead(Read):
     reference: Annotated[str | None, Field(examples=["err-81f2"])]
 
 
-class JobDetailRead(JobRead):
+class JobDetailRead(KeyedJobRead):
     """A job with its history. `payload` and `result` are there only if `include` asked for them."""
 
     last_error: LastErrorRead | None
@@ -139,7 +173,7 @@ class JobChangedRead(JobRead):
 class JobListRead(Read):
     """A page of jobs, newest first."""
 
-    items: list[JobRead]
+    items: list[KeyedJobRead]
     next_cursor: Annotated[
         str | None, Field(description="Pass it on as `cursor`; null on the last page.", examples=[None])
     ]
@@ -182,9 +216,20 @@ def job_view(job: Job) -> dict[str, Any]:
     }
 
 
+def keyed_view(job: Job) -> dict[str, Any]:
+    """The plain values of a `KeyedJobRead`."""
+    unique, debounce, concurrency = job.keys.unique, job.keys.debounce, job.keys.concurrency
+    return {
+        **job_view(job),
+        "unique": None if unique is None else {"key": unique[0], "until": unique[1].value},
+        "debounce": None if debounce is None else {"key": debounce[0], "latest_at": to_text(debounce[1])},
+        "concurrency": None if concurrency is None else {"key": concurrency[0], "limit": concurrency[1]},
+    }
+
+
 def detail_view(detail: JobDetail, *, evidence: bool) -> dict[str, Any]:
     """The plain values of a `JobDetailRead`; `evidence` says whether the caller may see it."""
-    view = job_view(detail.job)
+    view = keyed_view(detail.job)
     view["last_error"] = _last_error(detail.events)
     view["events"] = [_event_view(event, evidence=evidence) for event in detail.events]
     view |= {"created_by": detail.created_by, "request_id": detail.request_id, "traceparent": detail.traceparent}

@@ -18,9 +18,59 @@ from app.jsontext import (
     Seconds,
     wrong,
 )
+from app.jsontext.types import TEN_YEARS_SECONDS
+from app.primitives.jobs.model import OnConflict, Until
 from app.primitives.jobs.schemas.held import SettleItem, SettleResult
 from app.primitives.jobs.schemas.parts import MOST_ITEMS, Reference, Version
 from app.primitives.jobs.schemas.views import JobRead
+
+
+class UniqueKey(Body):
+    """At most one job of this type with this key."""
+
+    key: Key = Field(
+        description="Counts within the job's type, whatever its queue and version.", examples=["invoice-4711"]
+    )
+    until: Until = Field(
+        Until.FINISHED,
+        description="`started`: the key is free once the job has been claimed. `finished`: once it has ended, also by a verdict; "
+        "an `unknown` job still holds it.",
+    )
+    on_conflict: OnConflict = Field(
+        OnConflict.KEEP,
+        description="If another job holds the key. `keep`: it is the answer (`deduplicated`). `replace`: it gets everything of "
+        "this one, if it was never started, and is the answer; else 409. `reject`: 409 `unique_conflict`.",
+    )
+
+
+class DebounceKey(Body):
+    """One run for many enqueues: it begins `delay_seconds` after the newest, with the newest's content."""
+
+    key: Key = Field(
+        description="Counts within the job's type, whatever its queue and version.", examples=["reindex-17"]
+    )
+    delay_seconds: Annotated[float, Field(gt=0, le=TEN_YEARS_SECONDS)] = Field(
+        description="Each further enqueue before the start puts it off to so many seconds from then.", examples=[5]
+    )
+    max_wait_seconds: Annotated[float, Field(gt=0, le=TEN_YEARS_SECONDS)] | None = Field(
+        None,
+        description="But to no later than so many seconds from the first one; at least `delay_seconds`. Left out: ten times "
+        "`delay_seconds`.",
+        examples=[60],
+    )
+
+    @model_validator(mode="after")
+    def _waits_long_enough(self) -> Self:
+        if self.max_wait_seconds is not None and self.max_wait_seconds < self.delay_seconds:
+            raise wrong("`max_wait_seconds` must not be below `delay_seconds`")
+        return self
+
+
+class ConcurrencyKey(Body):
+    """At most `limit` jobs with this key are available or running at once; the others are `blocked`, in order."""
+
+    key: Key = Field(description="Counts for the whole installation, whatever the type.", examples=["printer-3"])
+    limit: int = Field(ge=1, le=10_000, description="The newest enqueue's limit is the key's.", examples=[1])
 
 
 class EnqueueJob(Body):
@@ -54,6 +104,11 @@ class EnqueueJob(Body):
         description="A repeat with the same key and content gives the same job; other content is a conflict.",
         examples=["order-123-mail"],
     )
+    unique: UniqueKey | None = Field(None, description="Not together with `debounce`.", examples=[None])
+    debounce: DebounceKey | None = Field(
+        None, description="Not together with `unique`, `available_at` or `delay_seconds`.", examples=[None]
+    )
+    concurrency: ConcurrencyKey | None = Field(None, examples=[None])
     correlation_id: Reference | None = Field(None, description="Yours, to find related work by.")
     parent_operation_id: Reference | None = Field(None, description="Yours, the operation that this job is part of.")
 
@@ -61,6 +116,12 @@ class EnqueueJob(Body):
     def _one_start(self) -> Self:
         if self.available_at is not None and self.delay_seconds is not None:
             raise wrong("`available_at` and `delay_seconds` exclude each other")
+        if self.debounce is not None and (self.available_at is not None or self.delay_seconds is not None):
+            raise wrong(
+                "`debounce` says when it is due: neither `available_at` nor `delay_seconds` may stand beside it"
+            )
+        if self.debounce is not None and self.unique is not None:
+            raise wrong("`unique` and `debounce` exclude each other")
         return self
 
 
@@ -74,7 +135,9 @@ class EnqueuedJob(JobRead):
     """The job, and whether it was there before."""
 
     replayed: bool = Field(description="True if the idempotency key made this job before.")
-    deduplicated: bool = Field(description="True if a job with the same unique key was given instead of a new one.")
+    deduplicated: bool = Field(
+        description="True if a job that was there before holds the unique or debounce key, and is this one."
+    )
 
 
 class EnqueueResult(Read):

@@ -35,7 +35,7 @@ def _still(fences: Mapping[bytes, int], *states: State) -> Update:
 def update_cancelled(
     tx: Tx, fences: Mapping[bytes, int], requests: Mapping[bytes, str], purge: Mapping[bytes, int]
 ) -> int:
-    """scheduled, available -> cancelled."""
+    """scheduled, available, blocked -> cancelled."""
     change = _still(fences, *WAITING).values(
         state=State.CANCELLED,
         ended_at=tx.now,
@@ -53,10 +53,10 @@ def update_cancel_requested(tx: Tx, fences: Mapping[bytes, int]) -> int:
     return tx.conn.execute(change, {"ids": list(fences)}).rowcount
 
 
-def update_retried(tx: Tx, fences: Mapping[bytes, int], *states: State) -> int:
-    """`states` -> available, with a fresh budget. The fence stays, so no old token is ever good again."""
+def update_retried(tx: Tx, fences: Mapping[bytes, int], *states: State, into: State = State.AVAILABLE) -> int:
+    """`states` -> available, or blocked, with a fresh budget. The fence stays, so no old token is ever good again."""
     change = _still(fences, *states).values(
-        state=State.AVAILABLE,
+        state=into,
         available_at=tx.now,
         due_at=None,
         attempt=0,

@@ -24,6 +24,7 @@ _HELD = by_id(
         jobs.c.claimed_at,
         jobs.c.grant_digest,
         jobs.c.settlement_digest,
+        jobs.c.marks,
     )
 )
 

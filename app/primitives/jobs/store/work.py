@@ -24,7 +24,7 @@ from sqlalchemy import (
 
 from app.db.dialects.base import Dialect
 from app.db.tx import Tx
-from app.primitives.jobs.model import State
+from app.primitives.jobs.model import WAITING, State
 from app.primitives.jobs.store.values import HOT, IDS, Rows, by_id, per_row, values_for
 from app.primitives.jobs.tables import (
     CLAIM_INDEX,
@@ -51,6 +51,7 @@ _FREE = by_id(
         jobs.c.max_attempts,
         jobs.c.timeout_micros,
         jobs.c.available_at,
+        jobs.c.marks,
     )
 ).where(jobs.c.state == State.AVAILABLE)
 # -- flows and queues ------------------------------------------------------------------------------------------------------
@@ -111,7 +112,7 @@ def count_waiting(tx: Tx, flow_ids: Sequence[int], most: int) -> int:
     some = (
         select(literal(1))
         .select_from(jobs)
-        .where(jobs.c.flow_id.in_(flow_ids), jobs.c.state.in_([State.AVAILABLE, State.SCHEDULED]))
+        .where(jobs.c.flow_id.in_(flow_ids), jobs.c.state.in_(list(WAITING)))
         .limit(most)
         .subquery()
     )
@@ -122,7 +123,9 @@ def count_waiting(tx: Tx, flow_ids: Sequence[int], most: int) -> int:
 
 
 def insert_jobs(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> None:
-    """The counters begin at 0 by the columns' defaults."""
+    """The counters begin at 0 by the columns' defaults, and so do the marks where no job has any."""
+    if not any(row["marks"] for row in rows):
+        rows = [{name: value for name, value in row.items() if name != "marks"} for row in rows]
     tx.conn.execute(insert(jobs), _filled(rows, ("due_at", "retry_until")))
 
 
