@@ -292,7 +292,7 @@ def run(jobs: Jobs, *, examples: int, steps: int) -> None:
 
 @pytest.mark.engines("sqlite")
 def test_no_history_of_keys_leads_the_embedded_database_away_from_the_model(jobs: Jobs) -> None:
-    run(jobs, examples=60, steps=40)
+    run(jobs, examples=25, steps=30)
 
 
 @pytest.mark.engines("mariadb", "mysql", "postgresql")

@@ -386,6 +386,15 @@ def test_putting_off_a_debounced_job_frees_its_slot(jobs: Jobs) -> None:
     check_keys(jobs)
 
 
+@pytest.mark.parametrize("second", [{"unique": unique("u")}, {"unique": unique("u", REPLACE)}])
+def test_a_key_to_which_nobody_came_leaves_no_trace(jobs: Jobs, second: dict[str, Any]) -> None:
+    send(jobs, unique=unique("u"), concurrency=slot("old"))
+    send(jobs, concurrency=slot("new"), **second)
+    check_keys(jobs)
+    jobs.enqueue_all(new_job(unique=unique("w")), new_job(unique=unique("w"), concurrency=slot("never")))
+    check_keys(jobs)
+
+
 # -- told ------------------------------------------------------------------------------------------------------------------
 
 
