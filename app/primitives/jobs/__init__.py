@@ -22,7 +22,7 @@ States
 
 Keys
     unique       one job of its type holds it, until it is started or has ended; an unknown job holds it. Others are given the
-                 holder, take its place (`replace`, before it was ever started) or are refused.
+                 holder, give it their content (`replace`, before it was ever started) or are refused.
     debounce     one run for all enqueues of a window, with the newest content; the first claim ends the window.
     concurrency  at most `limit` jobs hold it. At every commit: if one waits, all slots are held. Use is derived, never counted.
 

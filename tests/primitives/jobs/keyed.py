@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
+
+from sqlalchemy import event
 
 from app.clock import micros
 from app.primitives.jobs.model import (
@@ -57,6 +60,23 @@ def holder_of(jobs: Jobs, key: Unique | Debounce) -> bytes | None:
     """The job that holds the key on disk."""
     rows = jobs.rows(job_uniques, job_uniques.c.holding == key.digest)
     return bytes(rows[0].job_id) if rows else None
+
+
+def sent(jobs: Jobs, act: Callable[[], Any]) -> list[str]:
+    """The statements that this thread's connection sends while `act` runs."""
+    seen: list[str] = []
+
+    def note(_conn: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        seen.append(statement)
+
+    with jobs.database._connections.mine("write").at_work() as connection:
+        engine = connection.engine
+    event.listen(engine, "before_cursor_execute", note)
+    try:
+        act()
+    finally:
+        event.remove(engine, "before_cursor_execute", note)
+    return seen
 
 
 def states(jobs: Jobs) -> dict[bytes, State]:

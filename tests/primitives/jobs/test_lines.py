@@ -8,15 +8,18 @@ from typing import Any
 import pytest
 from sqlalchemy import delete
 
+from app.db.database import Database
 from app.db.tx import Tx
 from app.primitives.jobs.model import Control, Filter, Granted, Mark, Place, Round, Settle, State, Verdict
 from app.primitives.jobs.ops import bulk, control, inspect
 from app.primitives.jobs.ops.explain import Explain, explain
 from app.primitives.jobs.ops.work import work
+from app.primitives.jobs.store import lines
 from app.primitives.jobs.tables import job_limits, job_slots
 from app.primitives.jobs.tables import jobs as jobs_table
-from tests.primitives.jobs.driving import Jobs, done, failed, good, new_job, principal, reason, released, unknown
-from tests.primitives.jobs.keyed import REPLACE, check_keys, debounce, send, slot, states, unique
+from tests.primitives.jobs.driving import Host, Jobs, done, failed, good, new_job, principal, reason, released, unknown
+from tests.primitives.jobs.keyed import REPLACE, check_keys, debounce, send, sent, slot, states, unique
+from tests.primitives.jobs.test_races import analyse, plans
 
 AVAILABLE, BLOCKED, RUNNING, SCHEDULED = State.AVAILABLE, State.BLOCKED, State.RUNNING, State.SCHEDULED
 
@@ -426,3 +429,34 @@ def test_lists_and_single_jobs_are_told_with_their_keys(jobs: Jobs) -> None:
     assert told[put_off.id].debounce == ("d", put_off.created_at + 100_000_000)
     for job_id, keys in told.items():
         assert good(jobs.database.read(inspect.get, inspect.Get(job_id, principal("k")))).job.keys == keys
+
+
+# -- cost ------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_long_line_is_looked_at_by_its_index_alone(
+    fresh_migrated_url: str, open_database: Callable[[str], Database]
+) -> None:
+    """Law 7: whoever is next is found without a look at those behind, and a holder without a look at those who wait."""
+    jobs = Jobs(open_database(fresh_migrated_url), Host())
+    for _ in range(5):
+        jobs.enqueue_all(*(new_job(concurrency=slot()) for _ in range(1000)))
+    analyse(jobs)
+    digest = slot().digest
+    following = plans(jobs, lambda tx: lines.select_next(tx, {digest: 1}), job_slots.name)
+    held = plans(jobs, lambda tx: lines.select_held(tx, [digest]), job_slots.name)
+    assert (len(following), len(held)) == (1, 1)
+    for plan in following + held:
+        assert "job_slots_line" in plan, plan
+        assert f"Seq Scan on {jobs_table.name}" not in plan, plan
+    for sorting in ("filesort", "TEMP B-TREE", "Sort"):
+        assert sorting not in following[0], following[0]
+
+
+def test_a_change_at_a_line_sends_as_many_statements_with_few_waiting_as_with_many(jobs: Jobs) -> None:
+    counts = []
+    for waiting in (2, 300):
+        jobs.enqueue_all(*(new_job(queue=f"q{waiting}", concurrency=slot(f"k{waiting}")) for _ in range(waiting)))
+        grant = jobs.take(f"q{waiting}")
+        counts.append(len(sent(jobs, lambda grant=grant: jobs.settle(done(grant)))))  # type: ignore[misc]
+    assert counts[0] == counts[1] < 20

@@ -38,6 +38,7 @@ from tests.primitives.jobs.keyed import (
     debounce,
     holder_of,
     send,
+    sent,
     slot,
     states,
     try_to_send,
@@ -466,28 +467,20 @@ def test_debounce_against_a_unique_holder_replaces_it_or_is_refused(jobs: Jobs) 
 
 def test_a_key_costs_nothing_to_jobs_that_have_none(jobs: Jobs) -> None:
     """No table of keys is even looked at by enqueue, claim, settlement and sweeps of jobs without one."""
-    from sqlalchemy import event
 
-    seen: list[str] = []
+    def act() -> None:
+        for _ in range(2):
+            jobs.enqueue()
+            jobs.enqueue(delay=1)
+            jobs.settle(done(jobs.take()))
+        jobs.move(2)
+        jobs.promote()
+        jobs.take()
+        jobs.move(90 * 86_400)
+        jobs.abandon()
+        jobs.purge()
 
-    def note(_conn: Any, _cursor: Any, statement: str, *_: Any) -> None:
-        seen.append(statement)
-
-    with jobs.database._connections.mine("write").at_work() as connection:
-        event.listen(connection.engine, "before_cursor_execute", note)
-        try:
-            for _ in range(2):
-                jobs.enqueue()
-                jobs.enqueue(delay=1)
-                jobs.settle(done(jobs.take()))
-            jobs.move(2)
-            jobs.promote()
-            jobs.take()
-            jobs.move(90 * 86_400)
-            jobs.abandon()
-            jobs.purge()
-        finally:
-            event.remove(connection.engine, "before_cursor_execute", note)
+    seen = sent(jobs, act)
     assert len(seen) > 10
     for table in ("job_uniques", "job_slots", "job_limits"):
         assert not [statement for statement in seen if table in statement]
