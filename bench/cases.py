@@ -28,10 +28,14 @@ class Pace:
     claims: int
     pickups: int
     idle_seconds: float
+    keyed: int  # jobs that wait behind one concurrency key
+    drained: int  # of those, how many are worked off one by one
 
 
-QUICK = Pace(0.7, 2.5, 1, {1: 200, 10: 40, 100: 8}, 30_000, (1_000, 100_000), 100_000, 200, 60, 4)
-FULL = Pace(2, 10, 3, {1: 600, 10: 150, 100: 30}, 150_000, (1_000, 100_000, 1_000_000), 1_000_000, 400, 200, 10)
+QUICK = Pace(0.7, 2.5, 1, {1: 200, 10: 40, 100: 8}, 30_000, (1_000, 100_000), 100_000, 200, 60, 4, 10_000, 1_000)
+FULL = Pace(
+    2, 10, 3, {1: 600, 10: 150, 100: 30}, 150_000, (1_000, 100_000, 1_000_000), 1_000_000, 400, 200, 10, 10_000, 10_000
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,16 @@ from sqlalchemy import URL, NullPool, create_engine, func, make_url, select, tex
 
 from app.db import migrate
 from app.primitives.jobs.model import State
-from app.primitives.jobs.tables import flows, job_contents, job_events, job_results, jobs
+from app.primitives.jobs.tables import (
+    flows,
+    job_contents,
+    job_events,
+    job_limits,
+    job_results,
+    job_slots,
+    job_uniques,
+    jobs,
+)
 from tests.e2e.process import ServiceProcess
 from tests.servers import Engine, Server, select_engines
 from tests.servers.processes import family
@@ -32,7 +41,7 @@ _TUNING = {
     ),
     "postgresql": ("ALTER SYSTEM SET max_wal_size='4GB'", "SELECT pg_reload_conf()"),
 }
-_HOT = (jobs, job_contents, job_results, job_events)
+_HOT = (jobs, job_contents, job_results, job_events, job_uniques, job_slots, job_limits)
 
 
 class Tables:

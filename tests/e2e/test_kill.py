@@ -104,3 +104,28 @@ def test_a_worker_frozen_past_its_lease_is_told_409_and_the_second_workers_resul
     assert (seen["state"], seen["result"], seen["attempt"], seen["lease_losses"]) == (
         "succeeded", "from the second one", 2, 1,
     )  # fmt: skip
+
+
+def test_kill_9_of_the_holder_of_a_concurrency_key_lets_the_next_in(
+    migrated_url: str, start_service: Callable[..., ServiceProcess]
+) -> None:
+    """hatchet#4494, pgqueuer#474/#475, solid_queue#546 (scenario 20): a slot leaked by a dead worker, or by a dead service."""
+    service = start_service(migrated_url, jobs_backoff_seconds="[60]")
+    body = {"queue": "frozen", "type": "t", "payload": None, "concurrency": {"key": "k", "limit": 1}}
+    first, second = (service.post("/v1/jobs", body, 201) for _ in range(2))
+    assert second["state"] == "blocked"
+    with subprocess.Popen(
+        [sys.executable, "-c", WORKER, service.url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as worker:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "1\n"
+        worker.kill()
+    service.kill()
+    service.start()
+    claim: dict[str, Any] = {"queues": ["frozen"], "worker": "second", "wait_seconds": 30}
+    (job,) = service.post("/v1/jobs/claim", claim, 200)["jobs"]
+    assert job["id"] == second["id"]
+    service.post(f"/v1/jobs/{job['id']}/complete", {"token": job["reservation"]["token"]}, 200)
+    assert service.get(f"/v1/jobs/{first['id']}")["state"] == "scheduled"
+    third = service.post("/v1/jobs", body, 201)
+    assert third["state"] == "available", "no slot is lost"

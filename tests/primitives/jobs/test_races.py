@@ -358,15 +358,15 @@ def take_of(jobs: Jobs, job_id: bytes) -> Granted:
 # -- plans and locks -------------------------------------------------------------------------------------------------------
 
 
-def plans(jobs: Jobs, run: Callable[[Any], Any]) -> list[str]:
-    """The plan of each SELECT on the jobs that `run` sends, as the server tells it."""
+def plans(jobs: Jobs, run: Callable[[Any], Any], table: str = jobs_table.name) -> list[str]:
+    """The plan of each SELECT on the jobs, or another table, that `run` sends, as the server tells it."""
     told: list[str] = []
     name = jobs.database.dialect.name
     words = {"sqlite": "EXPLAIN QUERY PLAN ", "postgresql": "EXPLAIN (COSTS OFF) "}.get(name, "EXPLAIN ")
 
     def explain(tx: Any, commands: Any) -> Any:
         def before(connection: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:
-            if statement.lstrip().startswith("SELECT") and jobs_table.name in statement:
+            if statement.lstrip().startswith("SELECT") and table in statement:
                 cursor.execute(words + statement, parameters)
                 names = [column[0].lower() for column in cursor.description]
                 told.append(

@@ -17,11 +17,13 @@ class State(IntEnum):
     AVAILABLE = 0
     RUNNING = 1
     SCHEDULED = 2
-    BLOCKED = 3
     SUCCEEDED = 4
     DEAD = 5
     CANCELLED = 6
     UNKNOWN = 7
+    # not beside SCHEDULED in the index of what is due: the sweep that takes due rows locks the first entry behind them too,
+    # and that would be the very job that whoever gives a slot away must write
+    BLOCKED = 8
 
     @property
     def text(self) -> str:

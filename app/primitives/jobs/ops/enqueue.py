@@ -94,7 +94,8 @@ class _Work:
         """Find and lock what the keys of these jobs need, but for those that only repeat what was done."""
         fresh = [new for new in jobs if new.marks and new.id not in self.there and new.key_digest not in self.keys]
         placed = self.holders.look(fresh)
-        self.entries.open([new.concurrency for new in fresh if new.concurrency is not None], placed)
+        coming = [new for new in fresh if self.holders.of(new) is None or uniques.changes(new)]
+        self.entries.open([new.concurrency for new in coming if new.concurrency is not None], placed)
 
     def decide(self, command: Enqueue, new: NewJob) -> Enqueued | Refusal:
         if new.id in self.there:

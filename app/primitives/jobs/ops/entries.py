@@ -45,6 +45,7 @@ class Entries:
         self._on_disk: set[bytes] = set()
         self._changed: set[bytes] = set()
         self._gone: set[bytes] = set()
+        self._idle: set[bytes] = set()  # keys that may have no job when all is written
 
     def open(self, keys: Iterable[Concurrency], holders: Sequence[bytes]) -> None:
         """Lock these keys, and those of jobs that are there and may be replaced (`holders`)."""
@@ -60,6 +61,7 @@ class Entries:
             keys_of = [wanted[digest] for digest in missing]
             fresh = [{"digest": k.digest, "name": k.name, "most": k.limit, "last_position": 0} for k in keys_of]
             store.insert_missing_limits(self._tx, fresh)
+            self._idle |= set(missing)
             rows = lines.lock(self._tx, digests)
         held = store.select_held(self._tx, list(rows))
         waited_for = {bytes(row.digest) for row in store.select_next(self._tx, dict.fromkeys(rows, 1))}
@@ -76,6 +78,7 @@ class Entries:
         if slot.place is Place.HOLDING and slot.digest in self._lines:
             self._lines[slot.digest].held -= 1
         slot.place = Place.APART
+        self._idle.add(slot.digest)
         self._gone.add(job_id)
 
     def enter(self, job: Job, key: Concurrency) -> Job:
@@ -102,6 +105,7 @@ class Entries:
         self._slots[job.id] = _Slot(key.digest, place, job.priority, position)
         self._changed.add(job.id)
         self._gone.discard(job.id)
+        self._idle.discard(key.digest)
         return job
 
     def write(self) -> frozenset[bytes]:
@@ -122,6 +126,8 @@ class Entries:
             store.upsert_slots(self._tx, moved)
         if gone := sorted(self._gone & self._on_disk):
             store.delete_slots(self._tx, gone)
+        if self._idle:
+            store.delete_empty_limits(self._tx, sorted(self._idle))
         open_ = {digest: line.most for digest, line in self._lines.items() if line.waited_for and line.held < line.most}
         return lines.refill(self._tx, open_) if open_ else frozenset()
 

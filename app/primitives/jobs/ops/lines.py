@@ -31,10 +31,13 @@ def lock(tx: Tx, digests: Iterable[bytes]) -> dict[bytes, Any]:
     return {bytes(row.digest): row for row in store.lock_limits(tx, wanted)} if wanted else {}
 
 
-def lock_waiting(tx: Tx, ids: Sequence[bytes]) -> None:
-    """Lock the keys of those of these jobs that wait in line, before their rows are locked."""
-    if ids:
-        lock(tx, {bytes(slot.digest) for slot in store.select_slots(tx, ids, Place.WAITING)})
+def lock_waiting(tx: Tx, ids: Sequence[bytes], others: Iterable[bytes] = ()) -> None:
+    """Lock the keys of those of these jobs that wait in line, before their rows are locked; with them, to keep to the order,
+    `others` that this transaction comes to later.
+    """
+    waiting = {bytes(slot.digest) for slot in store.select_slots(tx, ids, Place.WAITING)} if ids else set()
+    if waiting:
+        lock(tx, {*waiting, *others})
 
 
 def move(tx: Tx, leaving: Sequence[bytes] = (), entering: Sequence[bytes] = ()) -> frozenset[bytes]:

@@ -63,7 +63,7 @@ class Holders:
         if not digests:
             return []
         firmly = {digest for new, digest in soles if changes(new) or new.key_digest is not None}
-        rows, locked = self._locked(digests, firmly)
+        rows, locked = self._locked(digests, firmly, {new.concurrency.digest for new in news if new.concurrency})
         told = (
             {row.job_id: row for row in control.select_references(self._tx, [row.id for row in rows])} if rows else {}
         )
@@ -74,14 +74,16 @@ class Holders:
             self._by_digest[bytes(row.digest)] = Holder(job, row.latest_at, bytes(row.newest))
         return [row.id for row in rows if row.id in locked and row.marks & Mark.CONCURRENCY]
 
-    def _locked(self, digests: Sequence[bytes], firmly: set[bytes]) -> tuple[Sequence[Any], set[bytes]]:
+    def _locked(
+        self, digests: Sequence[bytes], firmly: set[bytes], keys: set[bytes]
+    ) -> tuple[Sequence[Any], set[bytes]]:
         locked: set[bytes] = set()
         for _ in range(PASSES):
             rows = store.select_holders(self._tx, digests)
             open_ = [row for row in rows if bytes(row.digest) in firmly and row.id not in locked]
             if not open_:
                 return rows, locked
-            lines.lock_waiting(self._tx, [row.id for row in open_ if row.state == State.BLOCKED])
+            lines.lock_waiting(self._tx, [row.id for row in open_ if row.state == State.BLOCKED], keys)
             ids = sorted(row.id for row in open_)
             control.lock_jobs(self._tx, ids)
             locked |= set(ids)

@@ -9,7 +9,19 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Integer, Row, bindparam, case, delete, func, insert, literal, select, union_all, update
+from sqlalchemy import (
+    Integer,
+    Row,
+    bindparam,
+    case,
+    delete,
+    func,
+    insert,
+    literal,
+    select,
+    union_all,
+    update,
+)
 
 from app.db.dialects.base import Dialect
 from app.db.tx import Tx
@@ -133,13 +145,13 @@ def select_states(tx: Tx, ids: Sequence[bytes]) -> Rows:
 
 
 def update_unblocked(tx: Tx, ids: Sequence[bytes]) -> int:
-    """blocked -> available."""
+    """blocked -> available; by primary key."""
     change = update(jobs).where(jobs.c.id.in_(IDS), jobs.c.state == int(State.BLOCKED))
     return tx.conn.execute(change.values(state=int(State.AVAILABLE)), {"ids": list(ids)}).rowcount
 
 
 def update_blocked(tx: Tx, ids: Sequence[bytes]) -> int:
-    """scheduled -> blocked, where due: they come to the line, which sees to the rest."""
+    """scheduled -> blocked, where due: they come to the line, which sees to the rest. By primary key."""
     change = update(jobs).where(jobs.c.id.in_(IDS), jobs.c.state == int(State.SCHEDULED), jobs.c.due_at <= tx.now)
     return tx.conn.execute(change.values(state=int(State.BLOCKED), due_at=None), {"ids": list(ids)}).rowcount
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import bindparam, delete, insert, select, update
+from sqlalchemy import bindparam, delete, insert, or_, select, update
 
 from app.db.tx import Tx
 from app.primitives.jobs.model import WAITING
@@ -78,10 +78,15 @@ _REPLACED = (
 
 
 def update_replaced(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> int:
-    """Waiting jobs that were never started: what each row says (`b_id`, `b_…`). Gives the number of rows that it matched."""
+    """Waiting jobs that were never started: what each row says (`b_id`, `b_…`). Gives the number of rows that it matched.
+
+    No IN: a statement for many rows at once takes none.
+    """
     change = (
         update(jobs)
-        .where(jobs.c.id == bindparam("b_id"), jobs.c.state.in_([int(state) for state in WAITING]), jobs.c.attempt == 0)
+        .where(
+            jobs.c.id == bindparam("b_id"), or_(*(jobs.c.state == int(state) for state in WAITING)), jobs.c.attempt == 0
+        )
         .values({name: bindparam(f"b_{name}", type_=jobs.c[name].type) for name in _REPLACED})
     )
     return tx.conn.execute(change, list(rows)).rowcount
