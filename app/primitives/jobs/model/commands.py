@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 
 from app.errors import Refusal
 from app.primitives.jobs.model.records import Caller, Job
 from app.primitives.jobs.model.states import Flow, Outcome, ReleaseReason, State
+from app.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NewJob:
     """A job as enqueued. None means: by the settings. Durations and moments are microseconds."""
 
@@ -29,7 +29,7 @@ class NewJob:
     parent_operation_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Enqueue:
     """One request's jobs. Outcome: one `Enqueued` or `Refusal` for each, in order."""
 
@@ -37,7 +37,7 @@ class Enqueue:
     caller: Caller
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Enqueued:
     """`replayed`: the idempotency key was there with the same content, and this is its job."""
 
@@ -45,7 +45,7 @@ class Enqueued:
     replayed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Claim:
     """A request for work. `handlers`: (type, versions) pairs, or none for any. `lease` in microseconds."""
 
@@ -74,7 +74,7 @@ class Claim:
         return not self.handlers or any(type_ == name and version in versions for name, versions in self.handlers)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Granted:
     """One job in a worker's hands."""
 
@@ -93,7 +93,7 @@ class Granted:
     expires_at: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Claimed:
     """The answer to a claim."""
 
@@ -101,7 +101,7 @@ class Claimed:
     replayed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Settlement:
     """One result of one attempt. `digest` is over all its content, for telling a repeat from a contradiction."""
 
@@ -118,7 +118,7 @@ class Settlement:
     reason: ReleaseReason | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Settle:
     """One request's settlements. Outcome: one `Settled` or `Refusal` for each, in order."""
 
@@ -126,7 +126,7 @@ class Settle:
     caller: Caller
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Settled:
     """`state` is the job's now. `available_at` is set where it will run again."""
 
@@ -137,7 +137,7 @@ class Settled:
     replayed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Beat:
     """One renewal. `lease` in microseconds; None: as long as the claim asked for."""
 
@@ -147,7 +147,7 @@ class Beat:
     progress: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Renew:
     """One request's renewals. Outcome: one `Renewed` or `Refusal` for each, in order."""
 
@@ -155,7 +155,7 @@ class Renew:
     caller: Caller
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Renewed:
     id: bytes
     expires_at: int
@@ -164,7 +164,7 @@ class Renewed:
     release_requested: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Round:
     """A worker's results together with its next claim. Outcome: `Worked`."""
 
@@ -172,7 +172,7 @@ class Round:
     claim: Claim
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Worked:
     """The results' outcomes in their order, and what was claimed at once."""
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 
 from app.access import Principal
 from app.primitives.jobs.model.states import Flow, State, Verdict
+from app.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Caller:
     """Who sent a request; stored with what it did."""
 
@@ -18,7 +19,7 @@ class Caller:
     tracestate: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Job:
     """A job's hot row joined with its flow."""
 
