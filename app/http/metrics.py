@@ -6,13 +6,17 @@ their manifests) is read when Prometheus asks; it must come from memory, not fro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
+from itertools import accumulate
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, Info
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Info
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.process_collector import ProcessCollector
@@ -45,36 +49,66 @@ class Metrics:
 
     def __init__(self, runtime: Any, collectors: Sequence[Collect] = ()) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
-        self._requests = Counter(
-            "tenure_http_requests", "Requests answered.", ("method", "route", "status"), registry=self.registry
-        )
-        self._seconds = Histogram(
-            "tenure_http_request_seconds",
-            "Time from a request's first byte to its answer; long polls wait on purpose.",
-            ("method", "route"),
-            buckets=_BUCKETS,
-            registry=self.registry,
-        )
+        self._answered: dict[tuple[str, str, int], _Answered] = {}
         Info("tenure_build", "The running release.", registry=self.registry).info({"version": release()})
         ProcessCollector(namespace="tenure", registry=self.registry)
         GCCollector(registry=self.registry)
+        self.registry.register(_HttpCollector(self._answered))
         self.registry.register(_RuntimeCollector(runtime, collectors))
-        self._children: dict[tuple[str, str, int], tuple[Any, Any]] = {}
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count one request. `route` is a template, so that the number of series is bounded."""
-        key = (method, route, status)
-        children = self._children.get(key)
-        if children is None:
+        """Count one request. `route` is a template, so that the number of series is bounded. Only from the event loop."""
+        answered = self._answered.get((method, route, status))
+        if answered is None:
             known = method if method in _METHODS else "other"
-            children = (self._requests.labels(known, route, str(status)), self._seconds.labels(known, route))
-            if known == method:
-                self._children[key] = children
-        children[0].inc()
-        children[1].observe(seconds)
+            answered = self._answered.setdefault((known, route, status), _Answered())
+        answered.counts[bisect_left(_BUCKETS, seconds)] += 1
+        answered.seconds += seconds
 
     def text(self) -> bytes:
         return bytes(generate_latest(self.registry))
+
+
+@dataclass(slots=True)
+class _Answered:
+    """The requests of one method, route and status: how many took at most so long (the last: longer than any bucket says).
+    Plain numbers: every request is counted, and the library's own counters take a lock for each.
+    """
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(_BUCKETS) + 1))
+    seconds: float = 0.0
+
+
+class _HttpCollector(Collector):
+    """What was answered, read at the moment of asking."""
+
+    def __init__(self, answered: Mapping[tuple[str, str, int], _Answered]) -> None:
+        self._answered = answered
+
+    def describe(self) -> Iterable[Metric]:
+        return _http({})
+
+    def collect(self) -> Iterable[Metric]:
+        return _http(self._answered)
+
+
+def _http(answered: Mapping[tuple[str, str, int], _Answered]) -> Iterable[Metric]:
+    requests = CounterMetricFamily("tenure_http_requests", "Requests answered.", labels=["method", "route", "status"])
+    times = HistogramMetricFamily(
+        "tenure_http_request_seconds",
+        "Time from a request's first byte to its answer; long polls wait on purpose.",
+        labels=["method", "route"],
+    )
+    together: dict[tuple[str, str], _Answered] = defaultdict(_Answered)
+    for (method, route, status), one in answered.items():
+        requests.add_metric([method, route, str(status)], sum(one.counts))
+        both = together[method, route]
+        both.counts = [left + right for left, right in zip(both.counts, one.counts, strict=True)]
+        both.seconds += one.seconds
+    for labels, both in together.items():
+        buckets = zip((*map(str, _BUCKETS), "+Inf"), accumulate(both.counts), strict=True)
+        times.add_metric(list(labels), list(buckets), both.seconds)
+    return requests, times
 
 
 class _RuntimeCollector(Collector):

@@ -5,6 +5,7 @@ The parser keeps a head in memory until it is whole, before any of our code may 
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import uuid_utils
@@ -19,6 +20,36 @@ LINGER_SECONDS = 1.0
 _REASONS = {400: b"Bad Request", 431: b"Request Header Fields Too Large"}
 
 
+class _Joining:
+    """A transport that sends the head of an answer together with what follows it: one system call and one packet, not two."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._head = b""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if self._head:
+            data, self._head = self._head + data, b""
+        elif data.endswith(b"\r\n\r\n"):
+            self._head = data
+            self._loop.call_soon(self._flush)  # for an answer that takes its time with its body
+            return
+        self._transport.write(data)
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        if self._head and not self._transport.is_closing():
+            self._transport.write(self._head)
+        self._head = b""
+
+
 class Protocol(HttpToolsProtocol):
     """One connection."""
 
@@ -27,6 +58,10 @@ class Protocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._in_head = True
         self._refused = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.transport = _Joining(transport, self.loop)  # type: ignore[assignment]  # everything else is passed on
 
     def data_received(self, data: bytes) -> None:
         if self._refused:

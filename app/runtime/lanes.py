@@ -50,13 +50,42 @@ class _Item:
 
 
 @dataclass(slots=True)
+class Deadlines:
+    """Ends the wait for answers that do not come in time. One timer serves all, since each may wait equally long: a timer
+    for each command was a twentieth of a small request.
+    """
+
+    seconds: float
+    _open: deque[tuple[float, asyncio.Future[Any]]] = field(default_factory=deque)
+    _timer: asyncio.TimerHandle | None = None
+
+    def watch(self, future: asyncio.Future[Any]) -> None:
+        """Answer `future` with a Refusal unless somebody else has answered it in time."""
+        while self._open and self._open[0][1].done():
+            self._open.popleft()
+        loop = future.get_loop()
+        self._open.append((loop.time() + self.seconds, future))
+        if self._timer is None:
+            self._timer = loop.call_later(self.seconds, self._look, loop)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = loop.time()
+        while self._open and (self._open[0][0] <= now or self._open[0][1].done()):
+            _, future = self._open.popleft()
+            if not future.done():
+                late = "The database did not answer in time."
+                future.set_result(Refusal(DATABASE_UNAVAILABLE, late, retry_after_seconds=1))
+        self._timer = loop.call_at(self._open[0][0], self._look, loop) if self._open else None
+
+
+@dataclass(slots=True)
 class Lane:
     """The queue of one op in this process. `submit` from the event loop; the crew's threads do the rest."""
 
     spec: LaneSpec
     capacity: int
     crew: Crew
-    deadline_seconds: float
+    deadlines: Deadlines
     waiting: deque[_Item] = field(default_factory=deque)
     weight: int = 0
     served: int = 0
@@ -70,11 +99,8 @@ class Lane:
         identity); `internal` when the op itself failed.
         """
         future = self.put(command, weight=weight, size=size)
-        try:
-            async with asyncio.timeout(self.deadline_seconds):
-                outcome = await future
-        except TimeoutError:
-            raise Refusal(DATABASE_UNAVAILABLE, "The database did not answer in time.", retry_after_seconds=1) from None
+        self.deadlines.watch(future)
+        outcome = await future
         if isinstance(outcome, Refusal):
             raise outcome
         return outcome

@@ -11,7 +11,7 @@ from typing import Any
 from app.clock import Clock
 from app.db.database import Database
 from app.runtime.desk import Desk
-from app.runtime.lanes import Crew, Lane, LaneSpec
+from app.runtime.lanes import Crew, Deadlines, Lane, LaneSpec
 from app.runtime.loops import Loop, LoopSpec
 from app.settings import Settings
 
@@ -65,7 +65,7 @@ class Runtime:
     def add_lanes(self, specs: Sequence[LaneSpec]) -> None:
         for spec in specs:
             crew = self._crew(spec)
-            lane = Lane(spec, self.settings.lane_capacity, crew, self.settings.request_timeout_seconds)
+            lane = Lane(spec, self.settings.lane_capacity, crew, Deadlines(self.settings.request_timeout_seconds))
             crew.serve(lane)
             self._lanes[spec.name] = lane
 

@@ -9,7 +9,7 @@ from sqlalchemy import make_url
 
 from app.db import engines
 from app.db.database import Database
-from app.runtime.lanes import Crew, Lane, LaneSpec
+from app.runtime.lanes import Crew, Deadlines, Lane, LaneSpec
 from tests.db.conftest import ROWS
 
 
@@ -31,7 +31,7 @@ async def serve(database: Database) -> AsyncIterator[Callable[..., list[Lane]]]:
 
     def start(*specs: LaneSpec, capacity: int = 100, deadline_seconds: float = 60, threads: int = 1) -> list[Lane]:
         crew = Crew("test", database, threads)
-        lanes = [Lane(spec, capacity, crew, deadline_seconds) for spec in specs]
+        lanes = [Lane(spec, capacity, crew, Deadlines(deadline_seconds)) for spec in specs]
         for lane in lanes:
             crew.serve(lane)
         crew.start()

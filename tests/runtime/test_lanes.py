@@ -236,6 +236,18 @@ async def test_a_caller_is_told_when_no_answer_came_in_time_and_the_work_is_done
     assert on_disk(database) == {"slow", "after"}
 
 
+async def test_each_of_several_callers_is_told_in_its_own_time(serve: Serve) -> None:
+    """One timer serves all who wait in a lane: those who wait together, and those who come after it went off."""
+    op, loop = Op(held=True), asyncio.get_running_loop()
+    (lane,) = serve(LaneSpec("writes", op, "test"), deadline_seconds=0.05)
+    for _ in range(2):
+        began = loop.time()
+        told = await asyncio.gather(lane.submit("one"), lane.submit("another"), return_exceptions=True)
+        assert [type(one) for one in told] == [Refusal, Refusal]
+        assert loop.time() - began >= 0.04
+    op.go.set()
+
+
 async def test_a_caller_that_went_away_takes_no_answer_from_the_others(serve: Serve) -> None:
     op = Op(held=True)
     (lane,) = serve(LaneSpec("writes", op, "test"))

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 
 from app.errors import Refusal
 from app.primitives.jobs.model.keys import Concurrency, Debounce, Unique
 from app.primitives.jobs.model.records import Caller, Job
 from app.primitives.jobs.model.states import Flow, Mark, Outcome, ReleaseReason, State
+from app.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NewJob:
     """A job as enqueued. None means: by the settings. Durations and moments are microseconds."""
 
@@ -43,7 +43,7 @@ class NewJob:
         return (self.sole.mark if self.sole else 0) | (Mark.CONCURRENCY if self.concurrency else 0)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Enqueue:
     """One request's jobs. Outcome: one `Enqueued` or `Refusal` for each, in order."""
 
@@ -51,7 +51,7 @@ class Enqueue:
     caller: Caller
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Enqueued:
     """`replayed`: the idempotency key was there with the same content, and this is its job. `deduplicated`: this job was
     there before, and holds the unique or debounce key.
@@ -62,7 +62,7 @@ class Enqueued:
     deduplicated: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Claim:
     """A request for work. `handlers`: (type, versions) pairs, or none for any. `lease` in microseconds."""
 
@@ -91,7 +91,7 @@ class Claim:
         return not self.handlers or any(type_ == name and version in versions for name, versions in self.handlers)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Granted:
     """One job in a worker's hands."""
 
@@ -110,7 +110,7 @@ class Granted:
     expires_at: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Claimed:
     """The answer to a claim."""
 
@@ -118,7 +118,7 @@ class Claimed:
     replayed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Settlement:
     """One result of one attempt. `digest` is over all its content, for telling a repeat from a contradiction."""
 
@@ -135,7 +135,7 @@ class Settlement:
     reason: ReleaseReason | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Settle:
     """One request's settlements. Outcome: one `Settled` or `Refusal` for each, in order."""
 
@@ -143,7 +143,7 @@ class Settle:
     caller: Caller
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Settled:
     """`state` is the job's now. `available_at` is set where it will run again."""
 
@@ -154,7 +154,7 @@ class Settled:
     replayed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Beat:
     """One renewal. `lease` in microseconds; None: as long as the claim asked for."""
 
@@ -164,7 +164,7 @@ class Beat:
     progress: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Renew:
     """One request's renewals. Outcome: one `Renewed` or `Refusal` for each, in order."""
 
@@ -172,7 +172,7 @@ class Renew:
     caller: Caller
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Renewed:
     id: bytes
     expires_at: int
@@ -181,7 +181,7 @@ class Renewed:
     release_requested: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Round:
     """A worker's results together with its next claim. Outcome: `Worked`."""
 
@@ -189,7 +189,7 @@ class Round:
     claim: Claim
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Worked:
     """The results' outcomes in their order, and what was claimed at once."""
 

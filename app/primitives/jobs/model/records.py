@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from app.access import Principal
 from app.primitives.jobs.model.keys import NO_KEYS, KeysTold
 from app.primitives.jobs.model.states import Flow, State, Verdict
+from app.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Caller:
     """Who sent a request; stored with what it did."""
 
@@ -19,7 +20,7 @@ class Caller:
     tracestate: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Job:
     """A job's hot row joined with its flow."""
 

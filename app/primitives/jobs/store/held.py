@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, bindparam, case, insert, literal, select, update
+from sqlalchemy import ColumnElement, Select, bindparam, case, insert, literal, select, update
 
+from app.db.dialects.base import Dialect
 from app.db.tx import Tx
 from app.primitives.jobs.model import State
 from app.primitives.jobs.store.values import IDS, Rows, assigned, by_id, per_row, values_for
@@ -31,7 +32,11 @@ _HELD = by_id(
 
 def live(tx: Tx) -> ColumnElement[bool]:
     """The lease has not ended by the database's own clock at the moment of the write."""
-    return jobs.c.due_at > tx.dialect.now() + tx.shift if tx.shift else jobs.c.due_at > tx.dialect.now()
+    return _live(tx.dialect, tx.shift)
+
+
+def _live(dialect: Dialect, shift: int) -> ColumnElement[bool]:
+    return jobs.c.due_at > dialect.now() + shift if shift else jobs.c.due_at > dialect.now()
 
 
 # -- settle and renew ------------------------------------------------------------------------------------------------------
@@ -39,7 +44,12 @@ def live(tx: Tx) -> ColumnElement[bool]:
 
 def lock_jobs(tx: Tx, ids: Sequence[bytes]) -> Rows:
     """Lock these jobs by primary key, ascending, waiting for whoever holds them; what a reservation is judged by."""
-    return tx.conn.execute(tx.dialect.lock(_HELD), {"ids": list(ids)}).all()
+    return tx.conn.execute(_locking(tx.dialect), {"ids": list(ids)}).all()
+
+
+@lru_cache(maxsize=16)  # to build a statement costs more than to run it, here and below
+def _locking(dialect: Dialect) -> Select[Any]:
+    return dialect.lock(_HELD)
 
 
 def update_succeeded(
@@ -53,19 +63,20 @@ def update_succeeded(
     own_digest, digest = values_for("settlement_digest", settlements)
     own_request, request = values_for("ended_request_id", requests)
     own_purge, due = values_for("due_at", purge)
-    change = _succeeding(own_digest, own_request, own_purge).where(live(tx))
+    change = _succeeding(tx.dialect, tx.shift, own_digest, own_request, own_purge)
     filled = {"ids": list(settlements), "grants": list(set(grants)), "now": tx.now, **digest, **request, **due}
     return tx.conn.execute(change, filled).rowcount
 
 
 @lru_cache(maxsize=256)
-def _succeeding(own_digest: int, own_request: int, own_purge: int) -> Any:
+def _succeeding(dialect: Dialect, shift: int, own_digest: int, own_request: int, own_purge: int) -> Any:
     return (
         update(jobs)
         .where(
             jobs.c.id.in_(IDS),
             jobs.c.state == State.RUNNING,
             jobs.c.grant_digest.in_(bindparam("grants", expanding=True)),
+            _live(dialect, shift),
         )
         .values(
             state=State.SUCCEEDED,

@@ -54,6 +54,15 @@ _FREE = by_id(
         jobs.c.marks,
     )
 ).where(jobs.c.state == State.AVAILABLE)
+_CONTENTS = select(
+    job_contents.c.job_id,
+    job_contents.c.payload,
+    job_contents.c.correlation_id,
+    job_contents.c.parent_operation_id,
+    job_contents.c.traceparent,
+).where(job_contents.c.job_id.in_(IDS))
+_INSERT_JOBS, _INSERT_CONTENTS = insert(jobs), insert(job_contents)
+
 # -- flows and queues ------------------------------------------------------------------------------------------------------
 
 
@@ -126,12 +135,12 @@ def insert_jobs(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> None:
     """The counters begin at 0 by the columns' defaults, and so do the marks where no job has any."""
     if not any(row["marks"] for row in rows):
         rows = [{name: value for name, value in row.items() if name != "marks"} for row in rows]
-    tx.conn.execute(insert(jobs), _filled(rows, ("due_at", "retry_until")))
+    tx.conn.execute(_INSERT_JOBS, _filled(rows, ("due_at", "retry_until")))
 
 
 def insert_contents(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> None:
     may_be_empty = ("correlation_id", "parent_operation_id", "traceparent", "tracestate")
-    tx.conn.execute(insert(job_contents), _filled(rows, may_be_empty))
+    tx.conn.execute(_INSERT_CONTENTS, _filled(rows, may_be_empty))
 
 
 def _filled(rows: Sequence[Mapping[str, Any]], may_be_empty: Sequence[str]) -> list[Mapping[str, Any]]:
@@ -194,8 +203,8 @@ def _open_head(dialect: Dialect, columns: Sequence[ColumnElement[Any]], place: s
 
 
 @lru_cache(maxsize=16)
-def _head(dialect: Dialect) -> Any:
-    return _open_head(dialect, tuple(_FREE.selected_columns), "")
+def _free_head(dialect: Dialect, _skip_locked: bool) -> Any:  # noqa: FBT001 - of the key: a later proof of it may change it
+    return dialect.lock_free(_open_head(dialect, tuple(_FREE.selected_columns), ""))
 
 
 @lru_cache(maxsize=256)
@@ -208,7 +217,7 @@ def _heads(dialect: Dialect, count: int) -> Any:
 def lock_heads(tx: Tx, flow_id: int, most: int, bound: tuple[int, int]) -> Rows:
     """Lock the first so many available jobs of one flow that nobody else holds, in order, by the claim index."""
     filled = {"flow": flow_id, "most": most, "priority": bound[0], "since": bound[1]}
-    return tx.conn.execute(tx.dialect.lock_free(_head(tx.dialect)), filled).all()
+    return tx.conn.execute(_free_head(tx.dialect, tx.dialect.skip_locked), filled).all()
 
 
 def select_heads(tx: Tx, wanted: Mapping[int, int], bounds: Mapping[int, tuple[int, int]]) -> Rows:
@@ -271,14 +280,7 @@ def select_granted(tx: Tx, grants: Sequence[bytes], ids: Sequence[bytes]) -> Row
 
 def select_contents(tx: Tx, ids: Sequence[bytes]) -> Rows:
     """What a claim hands out besides the hot row."""
-    query = select(
-        job_contents.c.job_id,
-        job_contents.c.payload,
-        job_contents.c.correlation_id,
-        job_contents.c.parent_operation_id,
-        job_contents.c.traceparent,
-    ).where(job_contents.c.job_id.in_(IDS))
-    return tx.conn.execute(query, {"ids": list(ids)}).all()
+    return tx.conn.execute(_CONTENTS, {"ids": list(ids)}).all()
 
 
 def lock_claims(tx: Tx, digests: Sequence[bytes]) -> Rows:
