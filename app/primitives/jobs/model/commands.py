@@ -12,7 +12,7 @@ from app.primitives.jobs.model.states import Flow, Outcome, ReleaseReason, State
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """A job as enqueued. None means: by the settings. Durations and moments are microseconds."""
+    """A job as enqueued. None means: by the terms of its type, then by the settings. Durations and moments are microseconds."""
 
     id: bytes
     flow: Flow
@@ -39,21 +39,26 @@ class Enqueue:
 
 @dataclass(frozen=True, slots=True)
 class Enqueued:
-    """`replayed`: the idempotency key was there with the same content, and this is its job."""
+    """`replayed`: the idempotency key was there with the same content, and this is its job. `warning`: what a stricter policy
+    of the queue would have refused it for.
+    """
 
     job: Job
     replayed: bool = False
+    warning: Refusal | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A request for work. `handlers`: (type, versions) pairs, or none for any. `lease` in microseconds."""
+    """A request for work. `handlers`: (type, versions) pairs, or none for any. `lease` in microseconds; None: by the terms of
+    each job's type, then by the settings.
+    """
 
     queues: tuple[str, ...]
     handlers: tuple[tuple[str, tuple[int, ...]], ...]
     worker: str
     limit: int
-    lease: int
+    lease: int | None
     caller: Caller
     claim_id: str | None = None
 
@@ -83,7 +88,7 @@ class Granted:
     payload: bytes
     priority: int
     attempt: int
-    max_attempts: int
+    max_attempts: int | None
     timeout: int
     correlation_id: str | None
     parent_operation_id: str | None
@@ -139,7 +144,7 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """One renewal. `lease` in microseconds; None: as long as the claim asked for."""
+    """One renewal. `lease` in microseconds; None: as long as the claim got."""
 
     id: bytes
     token: str

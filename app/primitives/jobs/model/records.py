@@ -33,7 +33,7 @@ class Job:
     lease_losses: int
     releases: int
     throttles: int
-    max_attempts: int
+    max_attempts: int | None  # None: no ceiling
     timeout: int
     retry_until: int | None
     created_at: int
@@ -120,6 +120,7 @@ class QueueView:
     paused_reason: str | None
     max_depth: int | None
     retention_seconds: int | None
+    contract_policy: str | None
     description: str
     created_at: int
     updated_at: int

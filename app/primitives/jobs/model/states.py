@@ -58,6 +58,7 @@ class Kind(StrEnum):
     CANCELLED = "cancelled"
     RETRIED = "retried"
     RECONCILED = "reconciled"
+    HANDLED = "handled"
 
 
 class Outcome(StrEnum):

@@ -9,7 +9,7 @@ from typing import Any
 from app.db.tx import Tx
 from app.errors import OVERLOADED, Refusal
 from app.primitives.jobs.model import Caller, Control, Flow, Kind, State, Verdict, new_id
-from app.primitives.jobs.ops import flows, moves
+from app.primitives.jobs.ops import flows, moves, terminal
 from app.primitives.jobs.store import control as store
 from app.primitives.jobs.store import held
 
@@ -30,6 +30,7 @@ class Changes:
     purges: dict[bytes, int] = field(default_factory=dict)
     events: list[dict[str, Any]] = field(default_factory=list)
     ready: Counter[Flow] = field(default_factory=Counter)
+    deaths: list[terminal.Death] = field(default_factory=list)
 
     def cancel(self, row: Any, caller: Caller, reason: str) -> None:
         if row.state == State.RUNNING:
@@ -52,6 +53,8 @@ class Changes:
         else:
             self.judged[LEFT_BY[verdict]][row.id] = row.fence
             self._ends(row, command.caller)
+            if verdict is Verdict.DEAD:
+                self.deaths.append(terminal.Death(row, self.names[row.flow_id], terminal.as_it_is(row)))
         self._tell(
             row,
             Kind.RECONCILED,
@@ -105,6 +108,7 @@ class Changes:
                 OVERLOADED, "Another call changed the same job at this moment; nothing was done.", retry_after_seconds=1
             )
         held.insert_events(self.tx, self.events)
+        terminal.handle(self.tx, self.deaths)
         memory, ready = flows.here(self.tx), self.ready
         if ready:
             self.tx.on_commit(lambda: memory.came_back(ready))

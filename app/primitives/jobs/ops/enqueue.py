@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from app.clock import MICROS, micros
+from app.clock import MICROS
 from app.db.tx import Tx
 from app.errors import IDEMPOTENCY_CONFLICT, QUEUE_FULL, Refusal
 from app.primitives.jobs.model import Enqueue, Enqueued, Flow, Job, NewJob, State
-from app.primitives.jobs.ops import flows
+from app.primitives.jobs.model.terms import UNLIMITED
+from app.primitives.jobs.ops import flows, terms
+from app.primitives.jobs.ops.admission import Admission
 from app.primitives.jobs.store import work as store
 
 CORRELATION, PARENT = 1, 2
@@ -23,7 +25,8 @@ def enqueue(tx: Tx, commands: Sequence[Enqueue]) -> list[list[Enqueued | Refusal
 
     Guarantee: a job whose `Enqueued` was answered is on disk. A key that is there gives its job (`replayed`) if the content
     is the same, else `idempotency_conflict`. Race: of two enqueues with one key, one inserts; the other's unit fails as a
-    duplicate, runs again and replays. After a COMMIT without an answer the ids themselves are looked up.
+    duplicate, runs again and replays. After a COMMIT without an answer the ids themselves are looked up. Raises: as values
+    also `contract_required`, `contract_violated`, `payload_invalid` and `queue_full`, for new jobs alone.
     """
     ids = flows.resolve(tx, {job.flow for command in commands for job in command.jobs})
     work = _Work(tx, ids)
@@ -42,6 +45,8 @@ class _Work:
     def __init__(self, tx: Tx, flow_ids: dict[Flow, int]) -> None:
         self.tx = tx
         self.flow_ids = flow_ids
+        self.admission = Admission.of(tx, flow_ids)
+        self.starts: dict[bytes, terms.Start] = {}
         self.there: dict[bytes, Job] = {}
         self.keys: dict[bytes, tuple[bytes, Job]] = {}
         self.room: dict[str, int] = {}
@@ -66,13 +71,16 @@ class _Work:
                 self.room[queue] = limit - store.count_waiting(self.tx, memory.flow_ids_of(queue) or [-1], limit)
 
     def decide(self, command: Enqueue, new: NewJob) -> Enqueued | Refusal:
+        warning = self.admission.warning(new.flow)
         if new.id in self.there:
-            return Enqueued(_as_sent(self.there[new.id], new))
+            return Enqueued(_as_sent(self.there[new.id], new), warning=warning)
         if new.key_digest is not None and new.key_digest in self.keys:
             fingerprint, job = self.keys[new.key_digest]
             if fingerprint == new.fingerprint:
-                return Enqueued(_as_sent(job, new), replayed=True)
+                return Enqueued(_as_sent(job, new), replayed=True, warning=warning)
             return Refusal(IDEMPOTENCY_CONFLICT, "This idempotency key belongs to a job with other content.")
+        if (refusal := self.admission.refusal(new)) is not None:
+            return refusal
         queue = new.flow[0]
         if queue in self.room:
             if self.room[queue] <= 0:
@@ -84,13 +92,13 @@ class _Work:
         self.new.append((command, new, job))
         if new.key_digest is not None:
             self.keys[new.key_digest] = (new.fingerprint or b"", job)
-        return Enqueued(job)
+        self.admission.count(new.flow, warning)
+        return Enqueued(job, warning=warning)
 
     def _job(self, new: NewJob) -> Job:
-        now, settings = self.tx.now, self.tx.host.settings
-        at = max(now, new.available_at if new.available_at is not None else now + (new.delay or 0))
-        later = at > now
-        timeout = new.timeout if new.timeout is not None else micros(settings.jobs_timeout_seconds)
+        now = self.tx.now
+        start = self.starts[new.id] = terms.start_of(self.tx, new, self.admission.terms(new.flow))
+        at, later = start.available_at, start.available_at > now
         return Job(
             id=new.id,
             flow=new.flow,
@@ -103,9 +111,9 @@ class _Work:
             lease_losses=0,
             releases=0,
             throttles=0,
-            max_attempts=new.max_attempts or settings.jobs_max_attempts,
-            timeout=timeout,
-            retry_until=new.retry_until,
+            max_attempts=start.max_attempts,
+            timeout=start.timeout,
+            retry_until=start.retry_until,
             created_at=now,
             correlation_id=new.correlation_id,
             parent_operation_id=new.parent_operation_id,
@@ -123,7 +131,7 @@ class _Work:
             )
         store.insert_jobs(self.tx, [self._hot(job) for _, _, job in self.new])
         store.insert_contents(self.tx, [_content(command, new) for command, new, _ in self.new])
-        references = [row for _, new, _ in self.new for row in _references(new)]
+        references = [row for _, new, _ in self.new for row in references_of(new)]
         if references:
             store.insert_refs(self.tx, references)
         self.tx.on_commit(self._tell)
@@ -136,10 +144,8 @@ class _Work:
             "priority": job.priority,
             "available_at": job.available_at,
             "due_at": job.due_at,
-            "max_attempts": job.max_attempts,
-            "timeout_micros": job.timeout,
-            "retry_until": job.retry_until,
             "created_at": job.created_at,
+            **self.starts[job.id].hot(),
         }
 
     def _tell(self) -> None:
@@ -183,7 +189,7 @@ def job_of(row: Any, names: dict[int, Flow]) -> Job:
         lease_losses=row.lease_losses,
         releases=row.releases,
         throttles=row.throttles,
-        max_attempts=row.max_attempts,
+        max_attempts=None if row.max_attempts == UNLIMITED else row.max_attempts,
         timeout=row.timeout_micros,
         retry_until=row.retry_until,
         created_at=row.created_at,
@@ -215,7 +221,22 @@ def _content(command: Enqueue, new: NewJob) -> dict[str, Any]:
     }
 
 
-def _references(new: NewJob) -> list[dict[str, Any]]:
+def content_of(new: NewJob, origin: Any) -> dict[str, Any]:
+    """The contents of a job that the service itself makes: by whoever made its `origin`, and in that one's trace."""
+    return {
+        "job_id": new.id,
+        "payload": new.payload,
+        "correlation_id": new.correlation_id,
+        "parent_operation_id": new.parent_operation_id,
+        "traceparent": origin.traceparent,
+        "tracestate": origin.tracestate,
+        "request_id": origin.request_id,
+        "created_by": origin.created_by,
+    }
+
+
+def references_of(new: NewJob) -> list[dict[str, Any]]:
+    """Rows of `job_refs`."""
     named = ((CORRELATION, new.correlation_id), (PARENT, new.parent_operation_id))
     return [{"kind": kind, "digest": reference(text), "job_id": new.id} for kind, text in named if text is not None]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from app import reservations
 from app.db.tx import Tx
 from app.primitives.jobs.model import ENDED, Claimed, State
-from app.primitives.jobs.ops import flows, moves
+from app.primitives.jobs.ops import flows, moves, terminal, terms
 from app.primitives.jobs.store import due, held, work
 
 BATCH = 200
@@ -49,7 +49,8 @@ def abandon(tx: Tx, commands: Sequence[Batch]) -> list[int]:
     rows = due.lock_due(tx, State.RUNNING, commands[0].most)
     if rows:
         names = flows.names(tx, {row.flow_id for row in rows})
-        moved = [moves.abandoned(tx, row, names[row.flow_id][0]) for row in rows]
+        rules = terms.rules(tx, {flow[1:] for flow in names.values()})
+        moved = [moves.abandoned(tx, row, names[row.flow_id][0], rules[names[row.flow_id][1:]]) for row in rows]
         written = held.update_abandoned(tx, [move.change for move in moved])
         if written != len(moved):
             # a server that does not hold its locks: keep to what was written
@@ -57,6 +58,7 @@ def abandon(tx: Tx, commands: Sequence[Batch]) -> list[int]:
             moved = [move for move in moved if move.change["b_id"] not in running]
         if events := [event for move in moved for event in move.events]:
             held.insert_events(tx, events)
+        terminal.handle(tx, terminal.of_moves(moved))
         moves.tell(tx, moved)
     return [len(rows), *(0 for _ in commands[1:])]
 
@@ -86,7 +88,10 @@ def give_back(tx: Tx, commands: Sequence[Claimed]) -> list[int]:
             continue
         if reservations.matches(tx.host.token_key, token, row.grant_digest, row.id, row.fence):
             mine.append(row.id)
-    moved = [moves.undelivered(tx, row) for row in work.select_jobs(tx, mine)] if mine else []
+    names = flows.names(tx, {row.flow_id for row in rows.values()})
+    rules = terms.rules(tx, {names[rows[job_id].flow_id][1:] for job_id in mine})
+    whole = work.select_jobs(tx, mine) if mine else ()
+    moved = [moves.undelivered(tx, row, rules[names[row.flow_id][1:]]) for row in whole]
     if moved:
         written = held.update_settled(tx, [move.change for move in moved])
         if written != len(moved):  # a lease ran out in between: its loss is the abandon sweep's to judge

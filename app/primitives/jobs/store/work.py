@@ -50,6 +50,7 @@ _FREE = by_id(
         jobs.c.attempt,
         jobs.c.max_attempts,
         jobs.c.timeout_micros,
+        jobs.c.lease_micros,
         jobs.c.available_at,
     )
 ).where(jobs.c.state == State.AVAILABLE)
@@ -57,7 +58,7 @@ _FREE = by_id(
 
 
 def select_flows(tx: Tx) -> Rows:
-    """All flows with their queue's pause, limit and retention; a small table."""
+    """All flows with their queue's pause, limit, retention and contract policy; a small table."""
     return tx.conn.execute(
         select(
             flows.c.id,
@@ -67,6 +68,7 @@ def select_flows(tx: Tx) -> Rows:
             queues.c.paused_at,
             queues.c.max_depth,
             queues.c.retention_seconds,
+            queues.c.contract_policy,
         ).join(queues, queues.c.name == flows.c.queue)
     ).all()
 
@@ -123,7 +125,7 @@ def count_waiting(tx: Tx, flow_ids: Sequence[int], most: int) -> int:
 
 def insert_jobs(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> None:
     """The counters begin at 0 by the columns' defaults."""
-    tx.conn.execute(insert(jobs), _filled(rows, ("due_at", "retry_until")))
+    tx.conn.execute(insert(jobs), _filled(rows, ("due_at", "retry_until", "lease_micros")))
 
 
 def insert_contents(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> None:
