@@ -108,13 +108,11 @@ class _Settling:
                 {due.row.id: moves.purge_at(self.tx, names[due.row.flow_id][0]) for due in good},
             )
         whole = {row.id: row for row in work.select_jobs(self.tx, [due.row.id for due in other])} if other else {}
-        rules = terms.rules(self.tx, {names[due.row.flow_id][1:] for due in other})
+        rules = terms.rules(self.tx, {names[due.row.flow_id] for due in other})
         settled: dict[bytes, moves.Move] = {}
         for due in other:
-            queue, *pair = names[due.row.flow_id]
-            settled[due.row.id] = moves.settled(
-                self.tx, whole[due.row.id], queue, due.item, due.caller, rules[tuple(pair)]
-            )
+            row, flow = whole[due.row.id], names[due.row.flow_id]
+            settled[row.id] = moves.settled(self.tx, row, flow[0], due.item, due.caller, rules[flow])
         if settled:
             written += store.update_settled(self.tx, [move.change for move in settled.values()])
         late: set[bytes] = set()

@@ -49,8 +49,8 @@ def abandon(tx: Tx, commands: Sequence[Batch]) -> list[int]:
     rows = due.lock_due(tx, State.RUNNING, commands[0].most)
     if rows:
         names = flows.names(tx, {row.flow_id for row in rows})
-        rules = terms.rules(tx, {flow[1:] for flow in names.values()})
-        moved = [moves.abandoned(tx, row, names[row.flow_id][0], rules[names[row.flow_id][1:]]) for row in rows]
+        rules = terms.rules(tx, names.values())
+        moved = [moves.abandoned(tx, row, names[row.flow_id][0], rules[names[row.flow_id]]) for row in rows]
         written = held.update_abandoned(tx, [move.change for move in moved])
         if written != len(moved):
             # a server that does not hold its locks: keep to what was written
@@ -89,9 +89,9 @@ def give_back(tx: Tx, commands: Sequence[Claimed]) -> list[int]:
         if reservations.matches(tx.host.token_key, token, row.grant_digest, row.id, row.fence):
             mine.append(row.id)
     names = flows.names(tx, {row.flow_id for row in rows.values()})
-    rules = terms.rules(tx, {names[rows[job_id].flow_id][1:] for job_id in mine})
+    rules = terms.rules(tx, {names[rows[job_id].flow_id] for job_id in mine})
     whole = work.select_jobs(tx, mine) if mine else ()
-    moved = [moves.undelivered(tx, row, rules[names[row.flow_id][1:]]) for row in whole]
+    moved = [moves.undelivered(tx, row, rules[names[row.flow_id]]) for row in whole]
     if moved:
         written = held.update_settled(tx, [move.change for move in moved])
         if written != len(moved):  # a lease ran out in between: its loss is the abandon sweep's to judge

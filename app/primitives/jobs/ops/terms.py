@@ -14,7 +14,7 @@ import msgspec
 
 from app.clock import micros
 from app.db.tx import Tx
-from app.primitives.jobs.model import NewJob
+from app.primitives.jobs.model import Flow, NewJob
 from app.primitives.jobs.model.payloads import PayloadSchema, check_schema
 from app.primitives.jobs.model.terms import UNLIMITED, Handler, Known, Pair, Rules, Terms
 from app.primitives.jobs.ops import flows
@@ -100,11 +100,11 @@ def _known(revision: bytes, text: bytes) -> Known:
     return Known(revision, terms, None if terms.payload_schema is None else PayloadSchema(terms.payload_schema))
 
 
-def rules(tx: Tx, pairs: Iterable[Pair]) -> dict[Pair, Rules]:
-    """For each pair, what decides over attempts that do not succeed."""
-    wanted = set(pairs)
-    found = read(tx, wanted)
-    return {pair: _rules(tx, found.get(pair) or Terms(*pair)) for pair in wanted}
+def rules(tx: Tx, wanted: Iterable[Flow]) -> dict[Flow, Rules]:
+    """For each flow, what decides over attempts that do not succeed. Reads nothing for no flow."""
+    asked = set(wanted)
+    found = read(tx, {(type_, version) for _, type_, version in asked})
+    return {flow: _rules(tx, found.get(flow[1:]) or Terms(*flow[1:])) for flow in asked}
 
 
 def _rules(tx: Tx, terms: Terms) -> Rules:
