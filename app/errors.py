@@ -121,7 +121,10 @@ CONTRACT_REQUIRED = _code(
     "contract_required", 422, "This job type needs a contract", "Register a contract for the type first."
 )
 CONTRACT_VIOLATED = _code(
-    "contract_violated", 422, "The job type's contract is not valid", "Mend the rules named in `errors`."
+    "contract_violated",
+    422,
+    "The job type's contract is not valid",
+    "Mend the contract where `rules` says, or have them exempted.",
 )
 PAYLOAD_INVALID = _code("payload_invalid", 422, "The payload does not fit its schema", "Mend what `errors` names.")
 QUEUE_FULL = _code(

@@ -71,6 +71,12 @@ class Settings(BaseSettings):
     jobs_timeout_seconds: float = Field(
         3600.0, gt=0, le=604_800, description="Ceiling of one attempt of a job that names none."
     )
+    jobs_lease_seconds: float = Field(
+        60.0, ge=5, le=3600, description="Lease of a claim that names none, for jobs whose contract names none."
+    )
+    contract_policy: Literal["allow", "warn", "refuse"] = Field(
+        "allow", description="What becomes of new jobs whose type has no valid contract; a queue may say otherwise."
+    )
     jobs_max_lease_losses: int = Field(
         3, ge=1, le=1000, description="Lease losses after which a job is dead (`abandoned`)."
     )

@@ -49,6 +49,7 @@ class Problem(BaseModel):
         list[ProblemField], Field(description="Each fault in the request; only for 4xx about its content.")
     ] = []
     reason: Annotated[str | None, Field(description="Narrows the code down, as its page says.")] = None
+    rules: Annotated[list[str] | None, Field(description="For `contract_violated`: the rules that are broken.")] = None
     current_fence: Annotated[int | None, Field(description="For `reservation_lost`: the fence that counts now.")] = None
 
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from app.access import Role
 from app.errors import (
+    CONTRACT_VIOLATED,
     DATABASE_UNAVAILABLE,
     FORBIDDEN,
     INVALID_CURSOR,
@@ -51,6 +52,17 @@ def responses_of(
     return found
 
 
+def with_headers(
+    responses: dict[int | str, dict[str, Any]], status: int, headers: Mapping[str, str] | None
+) -> dict[int | str, dict[str, Any]]:
+    """The same, with headers that each success may carry (name -> description). `status`: the route's own success."""
+    if headers:
+        told = {name: {"description": text, "schema": {"type": "string"}} for name, text in headers.items()}
+        for success in {status, *(other for other in responses if isinstance(other, int) and other < 300)}:
+            responses.setdefault(success, {})["headers"] = told
+    return responses
+
+
 def _all_of(
     refuses: Sequence[Code], roles: Sequence[Role], body: type[BaseModel] | None, query: type[BaseModel] | None
 ) -> list[tuple[Code, int]]:
@@ -87,6 +99,8 @@ def example_of(code: Code, status: int | None = None) -> dict[str, Any]:
     extra: dict[str, Any] = {}
     if code.name == "reservation_lost":
         extra = {"reason": "superseded", "current_fence": 8}
+    elif code is CONTRACT_VIOLATED:
+        extra = {"rules": ["QUEUE003"]}
     elif code is FORBIDDEN:
         extra = {"required_roles": ["operator"]}
     refusal = Refusal(

@@ -48,7 +48,7 @@ from app.http.auth import identify
 from app.http.bodies import check_content_type, read_body
 from app.http.call import Answer, Call, runtime_of
 from app.http.queries import parse_query
-from app.http.refusals import responses_of
+from app.http.refusals import responses_of, with_headers
 from app.jsontext import IdText, parse, refusal_of
 
 __all__ = ["OPEN", "Answer", "Call", "ThinRoute", "ThinRouter", "runtime_of", "thin_router"]
@@ -169,10 +169,13 @@ class ThinRouter(APIRouter):
         path_types: Mapping[str, Any] | None = None,
         summary: str | None = None,
         response_description: str = "Done.",
+        headers: Mapping[str, str] | None = None,
         media_type: str = "application/json",
         include_in_schema: bool = True,
     ) -> Callable[[Handler], Handler]:
-        """Register a handler. `also` describes further success statuses; `refuses` names the codes of this route's own."""
+        """Register a handler. `also` describes further success statuses; `refuses` names the codes of this route's own.
+        `headers`: what a success may carry besides the usual, by name with a description.
+        """
         roles = (requires,) if isinstance(requires, Role) else tuple(requires)
 
         def register(handler: Handler) -> Handler:
@@ -200,7 +203,7 @@ class ThinRouter(APIRouter):
                 description=text or summary or title,
                 response_description=response_description,
                 include_in_schema=include_in_schema,
-                responses=responses_of(refuses, roles, body, query, also, answers),
+                responses=with_headers(responses_of(refuses, roles, body, query, also, answers), status_code, headers),
                 response_class=_response_class(media_type),
                 openapi_extra={"security": [{"bearer": []}] if roles else [], "x-roles": [str(role) for role in roles]},
                 route_class_override=ThinRoute,

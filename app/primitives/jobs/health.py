@@ -82,7 +82,7 @@ def collect(runtime: Runtime) -> Sequence[Metric]:
     report: Report | None = memory.report
     if report is None or runtime.clock.now() - report.at > SHARED_FOR:
         _ask(runtime)
-    return [*_gauges(report), *_counters(memory)]
+    return [*_gauges(report), *_counters(memory), _warnings(memory)]
 
 
 def _ask(runtime: Runtime) -> None:
@@ -137,3 +137,14 @@ def _counters(memory: Here) -> Iterator[Metric]:
         elif figure in _SETTLED:
             ends.add_metric([queue, type_, _SETTLED[figure]], amount)
     return iter((claims, ends))
+
+
+def _warnings(memory: Here) -> Metric:
+    warned = CounterMetricFamily(
+        "tenure_jobs_contract_warnings",
+        "Jobs that this process took with a contract warning, by queue and code.",
+        labels=["queue", "code"],
+    )
+    for (queue, code), jobs in sorted(memory.warnings().items()):
+        warned.add_metric([queue, code], jobs)
+    return warned

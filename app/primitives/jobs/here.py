@@ -14,9 +14,12 @@ from typing import Any
 from app.clock import micros
 from app.primitives.jobs.heads import Heads
 from app.primitives.jobs.model import Figure, Flow, duration_bucket
+from app.primitives.jobs.model.terms import Known, Pair
 from app.primitives.jobs.turns import Turns
 
 MINUTE = micros(60)
+
+Limits = tuple[int | None, int | None, str | None]  # of a queue: max_depth, retention_seconds, contract_policy
 
 
 @dataclass(slots=True)
@@ -47,12 +50,15 @@ class Here:
     abandon_in: Callable[[float], None]
     heads: Heads = field(default_factory=Heads)
     turns: Turns = field(default_factory=Turns)
+    terms: dict[Pair, Known] = field(default_factory=dict)  # the newest revision seen; the database says which counts
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _ids: dict[Flow, int] = field(default_factory=dict)
     _flows: dict[int, Flow] = field(default_factory=dict)
     _by_queue: dict[str, list[tuple[int, str, int]]] = field(default_factory=dict)
     _retention: dict[str, int | None] = field(default_factory=dict)
     _depth: dict[str, int | None] = field(default_factory=dict)
+    _policies: dict[str, str | None] = field(default_factory=dict)
+    _warnings: Counter[tuple[str, str]] = field(default_factory=Counter)
     _figures: Counter[tuple[int, int, int]] = field(default_factory=Counter)
     _workers: dict[tuple[str, str], Sighting] = field(default_factory=dict)
     _totals: Counter[tuple[int, Figure]] = field(default_factory=Counter)
@@ -60,8 +66,8 @@ class Here:
 
     # -- flows: an id, once committed, never changes ---------------------------------------------------------------------
 
-    def learn(self, rows: list[tuple[int, Flow]], queues: Mapping[str, tuple[int | None, int | None]]) -> None:
-        """Remember committed flows, and (max_depth, retention_seconds) of queues."""
+    def learn(self, rows: list[tuple[int, Flow]], queues: Mapping[str, Limits]) -> None:
+        """Remember committed flows, and the limits of queues."""
         with self._lock:
             self._ids.update({flow: flow_id for flow_id, flow in rows})
             fresh = [(flow_id, flow) for flow_id, flow in rows if flow_id not in self._flows]
@@ -69,8 +75,9 @@ class Here:
             for flow_id, (queue, type_, version) in fresh:
                 # a new list: readers may hold the old one
                 self._by_queue[queue] = [*self._by_queue.get(queue, []), (flow_id, type_, version)]
-            self._depth.update({name: depth for name, (depth, _) in queues.items()})
-            self._retention.update({name: retention for name, (_, retention) in queues.items()})
+            self._depth.update({name: depth for name, (depth, _, _) in queues.items()})
+            self._retention.update({name: retention for name, (_, retention, _) in queues.items()})
+            self._policies.update({name: policy for name, (_, _, policy) in queues.items()})
 
     def flow_id(self, flow: Flow) -> int | None:
         return self._ids.get(flow)
@@ -98,6 +105,13 @@ class Here:
 
     def retention_seconds(self, queue: str) -> int | None:
         return self._retention.get(queue)
+
+    def knows_queue(self, queue: str) -> bool:
+        return queue in self._policies
+
+    def contract_policy(self, queue: str) -> str | None:
+        """None: by the settings."""
+        return self._policies.get(queue)
 
     # -- figures: flushed by a loop; what a crash loses is a few seconds of statistics -------------------------------------
 
@@ -146,6 +160,16 @@ class Here:
         """What the next flush will write; it is left where it is."""
         with self._lock:
             return Counter(self._figures), {key: replace(seen) for key, seen in self._workers.items()}
+
+    def warned(self, warnings: Mapping[tuple[str, str], int]) -> None:
+        """Count jobs that came in with a warning, by (queue, code)."""
+        with self._lock:
+            self._warnings.update(warnings)
+
+    def warnings(self) -> Counter[tuple[str, str]]:
+        """Jobs by (queue, code) of their warning since this process began."""
+        with self._lock:
+            return Counter(self._warnings)
 
     def totals(self) -> Counter[tuple[int, Figure]]:
         """Amounts by (flow id, figure) since this process began."""

@@ -72,7 +72,9 @@ jobs = Table(
     Column("marks", Small, nullable=False, server_default="0"),  # `Mark`s: which of the tables below know this job
     Column("max_attempts", Count, nullable=False),
     Column("timeout_micros", Moment, nullable=False),
-    Column("lease_micros", Moment),  # what the newest claim asked for; a heartbeat that names none extends by it
+    # while it runs: what its claim got, by which a heartbeat that names none extends. Else: what its contract says, for a
+    # claim that names none
+    Column("lease_micros", Moment),
     Column("retry_until", Moment),
     Column("created_at", Moment, nullable=False),
     Column("claimed_at", Moment),

@@ -135,14 +135,15 @@ class Jobs:
         self,
         *queues: str,
         limit: int = 1,
-        lease: float = 60,
+        lease: float | None = 60,
         claim_id: str | None = None,
         worker: str = "w",
         handlers: Sequence[tuple[str, tuple[int, ...]]] = (),
         caller: Caller | None = None,
     ) -> Claim:
         """The command of a claim."""
-        return Claim(queues or ("q",), tuple(handlers), worker, limit, micros(lease), caller or self.caller, claim_id)
+        asked = None if lease is None else micros(lease)
+        return Claim(queues or ("q",), tuple(handlers), worker, limit, asked, caller or self.caller, claim_id)
 
     # -- settle and renew ------------------------------------------------------------------------------------------------
 

@@ -177,11 +177,12 @@ def test_a_settlement_between_the_sweeps_look_and_its_write_stands(jobs: Jobs) -
 
     The sweep's write is run with what it had read, after the worker has completed, and after another has claimed.
     """
-    from app.primitives.jobs.ops import moves
+    from app.primitives.jobs.ops import moves, terms
     from app.primitives.jobs.store import held, work
 
     def stale(tx: Any, _: Any) -> list[Any]:
-        return [moves.abandoned(tx, row, "q") for row in work.select_jobs(tx, [one.id, two.id])]
+        (rules,) = terms.rules(tx, [("q", "t", 1)]).values()
+        return [moves.abandoned(tx, row, "q", rules) for row in work.select_jobs(tx, [one.id, two.id])]
 
     def write(tx: Any, given: Any) -> list[int]:
         return [held.update_abandoned(tx, [move.change for move in given[0]])]

@@ -13,7 +13,7 @@ from app.record import record
 
 @record
 class NewJob:
-    """A job as enqueued. None means: by the settings. Durations and moments are microseconds."""
+    """A job as enqueued. None means: by the terms of its type, then by the settings. Durations and moments are microseconds."""
 
     id: bytes
     flow: Flow
@@ -31,6 +31,7 @@ class NewJob:
     unique: Unique | None = None
     debounce: Debounce | None = None
     concurrency: Concurrency | None = None
+    handles_death: bool = False  # it is a terminal handler
 
     @property
     def sole(self) -> Unique | Debounce | None:
@@ -39,8 +40,9 @@ class NewJob:
 
     @property
     def marks(self) -> int:
-        """Its `Mark`s, as far as its keys make them."""
-        return (self.sole.mark if self.sole else 0) | (Mark.CONCURRENCY if self.concurrency else 0)
+        """Its `Mark`s."""
+        keys = (self.sole.mark if self.sole else 0) | (Mark.CONCURRENCY if self.concurrency else 0)
+        return keys | (Mark.TERMINAL_HANDLER if self.handles_death else 0)
 
 
 @record
@@ -54,23 +56,27 @@ class Enqueue:
 @record
 class Enqueued:
     """`replayed`: the idempotency key was there with the same content, and this is its job. `deduplicated`: this job was
-    there before, and holds the unique or debounce key.
+    there before, and holds the unique or debounce key. `warning`: what a stricter policy of the queue would have refused it
+    for.
     """
 
     job: Job
     replayed: bool = False
     deduplicated: bool = False
+    warning: Refusal | None = None
 
 
 @record
 class Claim:
-    """A request for work. `handlers`: (type, versions) pairs, or none for any. `lease` in microseconds."""
+    """A request for work. `handlers`: (type, versions) pairs, or none for any. `lease` in microseconds; None: by the terms of
+    each job's type, then by the settings.
+    """
 
     queues: tuple[str, ...]
     handlers: tuple[tuple[str, tuple[int, ...]], ...]
     worker: str
     limit: int
-    lease: int
+    lease: int | None
     caller: Caller
     claim_id: str | None = None
 
@@ -100,7 +106,7 @@ class Granted:
     payload: bytes
     priority: int
     attempt: int
-    max_attempts: int
+    max_attempts: int | None
     timeout: int
     correlation_id: str | None
     parent_operation_id: str | None
@@ -156,7 +162,7 @@ class Settled:
 
 @record
 class Beat:
-    """One renewal. `lease` in microseconds; None: as long as the claim asked for."""
+    """One renewal. `lease` in microseconds; None: as long as the claim got."""
 
     id: bytes
     token: str

@@ -35,7 +35,7 @@ class Job:
     lease_losses: int
     releases: int
     throttles: int
-    max_attempts: int
+    max_attempts: int | None  # None: no ceiling
     timeout: int
     retry_until: int | None
     created_at: int
@@ -48,6 +48,7 @@ class Job:
     correlation_id: str | None = None
     parent_operation_id: str | None = None
     marks: int = 0
+    lease: int | None = None  # of a claim that asks for none; known at the enqueue alone
     keys: KeysTold = NO_KEYS  # only where a job is told with them
 
 
@@ -124,6 +125,7 @@ class QueueView:
     paused_reason: str | None
     max_depth: int | None
     retention_seconds: int | None
+    contract_policy: str | None
     description: str
     created_at: int
     updated_at: int

@@ -61,6 +61,7 @@ class Kind(StrEnum):
     RETRIED = "retried"
     RECONCILED = "reconciled"
     REPLACED = "replaced"
+    HANDLED = "handled"
 
 
 class Outcome(StrEnum):

@@ -10,7 +10,7 @@ from typing import Any
 from app.db.tx import Tx
 from app.errors import OVERLOADED, Refusal
 from app.primitives.jobs.model import Caller, Control, Flow, Kind, Mark, State, Verdict, new_id
-from app.primitives.jobs.ops import flows, keys, lines, moves
+from app.primitives.jobs.ops import flows, keys, lines, moves, terminal
 from app.primitives.jobs.ops.records import job_of
 from app.primitives.jobs.ops.uniques import Returning
 from app.primitives.jobs.store import control as store
@@ -37,6 +37,7 @@ class Changes:
     left: dict[bytes, tuple[int, State]] = field(
         default_factory=dict
     )  # jobs with keys: their marks, the state they come to
+    deaths: list[terminal.Death] = field(default_factory=list)
     freed: frozenset[bytes] = frozenset()  # jobs that came to a line and, by `write`, to a slot
 
     def expect(self, rows: Iterable[Any]) -> None:
@@ -73,6 +74,8 @@ class Changes:
         else:
             self.judged[LEFT_BY[verdict]][row.id] = row.fence
             self._ends(row, command.caller, LEFT_BY[verdict])
+            if verdict is Verdict.DEAD:
+                self.deaths.append(terminal.Death(row, self.names[row.flow_id], terminal.as_it_is(row)))
         self._tell(
             row,
             Kind.RECONCILED,
@@ -128,6 +131,7 @@ class Changes:
                 OVERLOADED, "Another call changed the same job at this moment; nothing was done.", retry_after_seconds=1
             )
         held.insert_events(self.tx, self.events)
+        terminal.handle(self.tx, self.deaths)
         self._follow()
         memory, ready = flows.here(self.tx), self.ready
         if ready:

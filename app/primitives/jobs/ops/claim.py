@@ -11,8 +11,9 @@ from app.clock import MICROS
 from app.db.tx import Tx
 from app.errors import Refusal
 from app.primitives.jobs.model import Claim, Claimed, Figure, Flow, Granted
+from app.primitives.jobs.model.terms import UNLIMITED
 from app.primitives.jobs.ops import flows, keys
-from app.primitives.jobs.ops.take import Order, take
+from app.primitives.jobs.ops.take import Order, lease_of, take
 from app.primitives.jobs.store import work as store
 from app.reservations import Grant
 
@@ -63,7 +64,7 @@ def _answer(tx: Tx, order: Order, grant: Grant, contents: dict[bytes, Any]) -> C
                 grant,
                 row.attempt + 1,
                 row.fence + 1,
-                tx.now + min(order.claim.lease, row.timeout_micros),
+                tx.now + min(lease_of(tx, order.claim, row), row.timeout_micros),
             )
             for job_id, row in order.got.items()
         )
@@ -79,7 +80,7 @@ def _granted(
         payload=content.payload,
         priority=row.priority,
         attempt=attempt,
-        max_attempts=row.max_attempts,
+        max_attempts=None if row.max_attempts == UNLIMITED else row.max_attempts,
         timeout=row.timeout_micros,
         correlation_id=content.correlation_id,
         parent_operation_id=content.parent_operation_id,
@@ -177,7 +178,7 @@ def _tell(tx: Tx, commands: Sequence[Claim], orders: list[Order]) -> None:
     for order in orders:
         for row in order.got.values():
             taken[row.flow_id, Figure.CLAIMED] += 1
-    ends = [min(order.claim.lease, row.timeout_micros) for order in orders for row in order.got.values()]
+    ends = [min(lease_of(tx, order.claim, row), row.timeout_micros) for order in orders for row in order.got.values()]
 
     def told() -> None:
         for command in commands:

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from app.clock import MICROS, micros
+from app.clock import MICROS
 from app.db.tx import Tx
 from app.errors import IDEMPOTENCY_CONFLICT, QUEUE_FULL, Refusal
 from app.primitives.jobs.model import Enqueue, Enqueued, Flow, Job, NewJob, State
-from app.primitives.jobs.ops import flows, replacing, uniques
+from app.primitives.jobs.ops import flows, replacing, terms, uniques
+from app.primitives.jobs.ops.admission import Admission
 from app.primitives.jobs.ops.entries import Entries
 from app.primitives.jobs.ops.records import Names, job_of, referring
 from app.primitives.jobs.ops.replacing import Made
@@ -25,7 +26,8 @@ def enqueue(tx: Tx, commands: Sequence[Enqueue]) -> list[list[Enqueued | Refusal
     Guarantee: a job whose `Enqueued` was answered is on disk. A key that is there gives its job (`replayed`) if the content
     is the same, else `idempotency_conflict`; a unique or debounce key that is held gives its holder (`deduplicated`), with the
     new contents if the enqueue asks for that. Race: of two enqueues with one key, one inserts; the other's unit fails as a
-    duplicate, runs again and finds the first. After a COMMIT without an answer the ids themselves are looked up.
+    duplicate, runs again and finds the first. After a COMMIT without an answer the ids themselves are looked up. Raises: as
+    values also `unique_conflict`, `contract_required`, `contract_violated`, `payload_invalid` and `queue_full`.
     """
     ids = flows.resolve(tx, {job.flow for command in commands for job in command.jobs})
     jobs = [job for command in commands for job in command.jobs]
@@ -41,12 +43,22 @@ def enqueue(tx: Tx, commands: Sequence[Enqueue]) -> list[list[Enqueued | Refusal
     return [[_as_freed(outcome, freed) for outcome in those] for those in outcomes] if freed else outcomes
 
 
+def insert(tx: Tx, commands: Sequence[Enqueue]) -> None:
+    """Insert jobs that the service itself makes, in the caller's transaction. They have no keys, and nothing refuses them."""
+    jobs = [(command, new) for command in commands for new in command.jobs]
+    work = _Work(tx, flows.resolve(tx, {new.flow for _, new in jobs}))
+    for command, new in jobs:
+        work.make(command, new)
+    work.write()
+
+
 class _Work:
     """One transaction's worth of enqueueing: decides job by job, writes table by table."""
 
     def __init__(self, tx: Tx, flow_ids: dict[Flow, int]) -> None:
         self.tx = tx
         self.flow_ids = flow_ids
+        self.admission = Admission.of(tx, flow_ids)
         self.names = Names(tx)
         self.there: dict[bytes, Enqueued] = {}
         self.keys: dict[bytes, tuple[bytes, Job, bool]] = {}  # fingerprint, job, whether it was there before the key
@@ -98,31 +110,43 @@ class _Work:
         self.entries.open([new.concurrency for new in coming if new.concurrency is not None], placed)
 
     def decide(self, command: Enqueue, new: NewJob) -> Enqueued | Refusal:
+        warning = self.admission.warning(new.flow)
         if new.id in self.there:
             done = self.there[new.id]
-            return replace(done, job=_as_sent(done.job, new))
+            return replace(done, job=_as_sent(done.job, new), warning=warning)
         if new.key_digest is not None and new.key_digest in self.keys:
-            return self._repeat(new, *self.keys[new.key_digest])
+            return self._repeat(new, self.keys[new.key_digest], warning)
+        if (refused := self.admission.refusal(new)) is not None:
+            return refused
         holder = self.holders.of(new)
         if holder is not None:
-            return self._deduplicate(command, new, holder)
+            return self._deduplicate(command, new, holder, warning)
         if (full := self._takes_room(new)) is not None:
             return full
+        self.admission.count(new.flow, warning)
+        return Enqueued(self.make(command, new), warning=warning)
+
+    def make(self, command: Enqueue, new: NewJob) -> Job:
+        """A new job, whatever may speak against it."""
         job = self._job(new)
         if new.concurrency is not None:
             job = self.entries.enter(job, new.concurrency)
         self.new[job.id] = Made(command.caller, new, job)
         self.holders.made(new, job)
         self._keep_key(new, job, deduplicated=False)
-        return Enqueued(job)
+        return job
 
-    def _repeat(self, new: NewJob, fingerprint: bytes, job: Job, deduplicated: bool) -> Enqueued | Refusal:  # noqa: FBT001
+    def _repeat(self, new: NewJob, kept: tuple[bytes, Job, bool], warning: Refusal | None) -> Enqueued | Refusal:
+        fingerprint, job, deduplicated = kept
         if fingerprint != new.fingerprint:
             return Refusal(IDEMPOTENCY_CONFLICT, "This idempotency key belongs to a job with other content.")
         first = self.tx.repeated and self.tx.memo.get(("deduplicated", new.id)) == job.id
-        return Enqueued(job if deduplicated else _as_sent(job, new), replayed=not first, deduplicated=deduplicated)
+        told = job if deduplicated else _as_sent(job, new)
+        return Enqueued(told, replayed=not first, deduplicated=deduplicated, warning=warning)
 
-    def _deduplicate(self, command: Enqueue, new: NewJob, holder: uniques.Holder) -> Enqueued | Refusal:
+    def _deduplicate(
+        self, command: Enqueue, new: NewJob, holder: uniques.Holder, warning: Refusal | None
+    ) -> Enqueued | Refusal:
         if (refused := uniques.refusal(new, holder, command.caller.principal)) is not None:
             return refused
         if uniques.changes(new):
@@ -130,7 +154,7 @@ class _Work:
                 return full
             self._replace(command, new, holder)
         self._keep_key(new, holder.job, deduplicated=True)
-        return Enqueued(holder.job, deduplicated=True)
+        return Enqueued(holder.job, deduplicated=True, warning=warning)
 
     def _takes_room(self, new: NewJob) -> Refusal | None:
         queue = new.flow[0]
@@ -178,27 +202,25 @@ class _Work:
         )
 
     def _job(self, new: NewJob) -> Job:
-        now, settings = self.tx.now, self.tx.host.settings
-        delay = new.delay if new.debounce is None else new.debounce.delay
-        at = max(now, new.available_at if new.available_at is not None else now + (delay or 0))
-        later = at > now
-        timeout = new.timeout if new.timeout is not None else micros(settings.jobs_timeout_seconds)
+        start = terms.start_of(self.tx, new, self.admission.terms(new.flow))
+        later = start.available_at > self.tx.now
         return Job(
             id=new.id,
             flow=new.flow,
             state=State.SCHEDULED if later else State.AVAILABLE,
             priority=new.priority,
-            available_at=at,
-            due_at=at if later else None,
+            available_at=start.available_at,
+            due_at=start.available_at if later else None,
             fence=0,
             attempt=0,
             lease_losses=0,
             releases=0,
             throttles=0,
-            max_attempts=new.max_attempts or settings.jobs_max_attempts,
-            timeout=timeout,
-            retry_until=new.retry_until,
-            created_at=now,
+            max_attempts=start.max_attempts,
+            timeout=start.timeout,
+            retry_until=start.retry_until,
+            lease=start.lease,
+            created_at=self.tx.now,
             correlation_id=new.correlation_id,
             parent_operation_id=new.parent_operation_id,
             marks=new.marks,

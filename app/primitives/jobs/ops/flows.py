@@ -47,7 +47,7 @@ def refresh(tx: Tx) -> dict[Flow, int]:
     """Read all flows; this process remembers them when the transaction has been committed."""
     rows = store.select_flows(tx)
     found = [(row.id, (row.queue, row.type, row.schema_version)) for row in rows]
-    limits = {row.queue: (row.max_depth, row.retention_seconds) for row in rows}
+    limits = {row.queue: (row.max_depth, row.retention_seconds, row.contract_policy) for row in rows}
     memory = here(tx)
     tx.on_commit(lambda: memory.learn(found, limits))
     return {flow: flow_id for flow_id, flow in found}

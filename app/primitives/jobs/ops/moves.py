@@ -23,6 +23,7 @@ from app.primitives.jobs.model import (
     backoff,
     new_id,
 )
+from app.primitives.jobs.model.terms import Rules
 from app.primitives.jobs.ops import flows
 
 ABANDONED = "abandoned"
@@ -33,6 +34,7 @@ RELEASED_TOO_OFTEN = "released_too_often"
 class Move:
     """A conditional write (`change`, named binds of `store.update_settled`) and the events that tell of it."""
 
+    row: Any
     flow_id: int
     flow: Flow
     priority: int
@@ -49,7 +51,7 @@ def purge_at(tx: Tx, queue: str) -> int:
     return tx.now + micros(tx.host.settings.jobs_retention_seconds if seconds is None else seconds)
 
 
-def settled(tx: Tx, row: Any, queue: str, item: Settlement, caller: Caller) -> Move:
+def settled(tx: Tx, row: Any, queue: str, item: Settlement, caller: Caller, rules: Rules) -> Move:
     """Where `failed`, `unknown` or `released` leaves a running job."""
     if item.outcome is Outcome.UNKNOWN:
         move = _move(tx, row, State.UNKNOWN, category=item.category)
@@ -57,7 +59,7 @@ def settled(tx: Tx, row: Any, queue: str, item: Settlement, caller: Caller) -> M
     elif item.outcome is Outcome.RELEASED:
         move, kind = _released(tx, row, item), Kind.RELEASED
     else:
-        move, kind = _failed(tx, row, item), Kind.FAILED
+        move, kind = _failed(tx, row, item, rules), Kind.FAILED
     move.change["b_settlement_digest"] = item.digest
     move.change["b_ended_request_id"] = caller.request_id if move.state in _FINAL else row.ended_request_id
     reason = item.reason.value if item.reason else None
@@ -75,41 +77,43 @@ def settled(tx: Tx, row: Any, queue: str, item: Settlement, caller: Caller) -> M
             detail=_detail(move),
         ),
     )
-    return _closed(tx, row, queue, move, (Figure.FAILED,) if item.outcome is Outcome.FAILED else ())
+    return _closed(tx, row, queue, move, rules, (Figure.FAILED,) if item.outcome is Outcome.FAILED else ())
 
 
-def abandoned(tx: Tx, row: Any, queue: str) -> Move:
+def abandoned(tx: Tx, row: Any, queue: str, rules: Rules) -> Move:
     """Where a lease that ended leaves its job: cancelled if that was asked for, else by the lease-loss policy."""
     losses = row.lease_losses + 1
-    settings = tx.host.settings
     if row.cancel_requested_at is not None:
         move = _move(tx, row, State.CANCELLED)
-    elif settings.jobs_on_lease_loss == "unknown":
+    elif rules.on_lease_loss == "unknown":
         move = _move(tx, row, State.UNKNOWN)
-    elif row.attempt >= row.max_attempts or losses >= settings.jobs_max_lease_losses:
+    elif row.attempt >= row.max_attempts or losses >= rules.max_lease_losses:
         move = _move(tx, row, State.DEAD)
     else:
-        move = _later(tx, row, backoff(settings.jobs_backoff_seconds, losses))
+        move = _later(tx, row, backoff(rules.backoff, losses))
     move.change["b_lease_losses"] = losses
     # what it died of; the last real error stays in its events
     move.change["b_category"] = ABANDONED if move.state is State.DEAD else row.category or ABANDONED
     move.events.insert(0, event(tx, row, Kind.ABANDONED, category=ABANDONED, detail=_detail(move)))
-    return _closed(tx, row, queue, move, (Figure.ABANDONED,))
+    return _closed(tx, row, queue, move, rules, (Figure.ABANDONED,))
 
 
-def undelivered(tx: Tx, row: Any) -> Move:
+def undelivered(tx: Tx, row: Any, rules: Rules) -> Move:
     """Where a grant that reached nobody leaves its job: as if it had not been made, but for the fence."""
     move = _later(tx, row, 0, limited=False) if row.cancel_requested_at is None else _move(tx, row, State.CANCELLED)
     move.change["b_attempt"] = row.attempt - 1
-    return _closed(tx, row, flows.names(tx, [row.flow_id])[row.flow_id][0], move, ())
+    return _closed(tx, row, flows.names(tx, [row.flow_id])[row.flow_id][0], move, rules, ())
 
 
-def _failed(tx: Tx, row: Any, item: Settlement) -> Move:
+def _failed(tx: Tx, row: Any, item: Settlement, rules: Rules) -> Move:
     if row.cancel_requested_at is not None:
         return _move(tx, row, State.CANCELLED, category=item.category)
-    if not item.retry or row.attempt >= row.max_attempts:
+    # every attempt so far ended in a failure or in a lost lease: what was released or asked for anew is not counted
+    failures = row.attempt - row.lease_losses
+    spent = row.attempt >= row.max_attempts or (rules.max_exceptions is not None and failures >= rules.max_exceptions)
+    if not item.retry or spent:
         return _move(tx, row, State.DEAD, category=item.category)
-    pause = item.delay if item.delay is not None else backoff(tx.host.settings.jobs_backoff_seconds, row.attempt)
+    pause = item.delay if item.delay is not None else backoff(rules.backoff, row.attempt)
     return _later(tx, row, pause, category=item.category)
 
 
@@ -161,11 +165,12 @@ def _move(tx: Tx, row: Any, state: State, *, category: str | None = None) -> Mov
         "b_settlement_digest": None,
         "b_ended_request_id": row.ended_request_id,
     }
-    return Move(row.flow_id, ("", "", 0), row.priority, state, None, change, [], ())
+    return Move(row, row.flow_id, ("", "", 0), row.priority, state, None, change, [], ())
 
 
-def _closed(tx: Tx, row: Any, queue: str, move: Move, figures: tuple[Figure, ...]) -> Move:
+def _closed(tx: Tx, row: Any, queue: str, move: Move, rules: Rules, figures: tuple[Figure, ...]) -> Move:
     """What follows from the new state, whatever led there."""
+    move.change["b_lease_micros"] = rules.lease
     move.flow = flows.names(tx, [row.flow_id])[row.flow_id]
     if move.state in _FINAL:
         move.change["b_due_at"] = purge_at(tx, queue)

@@ -42,6 +42,7 @@ class Put:
     max_depth: int | None = None
     retention_seconds: int | None = None
     description: str = ""
+    contract_policy: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +91,14 @@ def put(tx: Tx, commands: Sequence[Put]) -> list[QueueView]:
             "max_depth": command.max_depth,
             "retention_seconds": command.retention_seconds,
             "description": command.description,
+            "contract_policy": command.contract_policy,
         }
         store.update_queue(tx, command.name, values)
         entry = _entry(command, "put_queue", None, values)
         record(tx, [replace(entry, id=tx.memo.setdefault(("audit", index), entry.id))])
-    limits = {command.name: (command.max_depth, command.retention_seconds) for command in commands}
+    limits = {
+        command.name: (command.max_depth, command.retention_seconds, command.contract_policy) for command in commands
+    }
 
     def told() -> None:
         memory.learn([], limits)
@@ -188,6 +192,7 @@ def _views(tx: Tx, rows: Sequence[Any]) -> list[QueueView]:
             paused_reason=row.paused_reason,
             max_depth=row.max_depth,
             retention_seconds=row.retention_seconds,
+            contract_policy=row.contract_policy,
             description=row.description,
             created_at=row.created_at,
             updated_at=row.updated_at,

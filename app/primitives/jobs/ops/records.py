@@ -9,6 +9,7 @@ from typing import Any
 
 from app.db.tx import Tx
 from app.primitives.jobs.model import Flow, Job, State
+from app.primitives.jobs.model.terms import UNLIMITED
 from app.primitives.jobs.ops import flows
 
 
@@ -38,7 +39,7 @@ def job_of(row: Any, names: Mapping[int, Flow]) -> Job:
         lease_losses=row.lease_losses,
         releases=row.releases,
         throttles=row.throttles,
-        max_attempts=row.max_attempts,
+        max_attempts=None if row.max_attempts == UNLIMITED else row.max_attempts,
         timeout=row.timeout_micros,
         retry_until=row.retry_until,
         created_at=row.created_at,

@@ -10,6 +10,7 @@ from typing import Any
 from app.db.tx import Tx
 from app.errors import OVERLOADED, Refusal
 from app.primitives.jobs.model import Caller, Flow, Job, Kind, NewJob, new_id
+from app.primitives.jobs.model.terms import UNLIMITED
 from app.primitives.jobs.store import uniques as store
 from app.primitives.jobs.store import work
 
@@ -34,9 +35,10 @@ def hot(job: Job, flow_ids: Mapping[Flow, int]) -> dict[str, Any]:
         "available_at": job.available_at,
         "due_at": job.due_at,
         "marks": job.marks,
-        "max_attempts": job.max_attempts,
+        "max_attempts": UNLIMITED if job.max_attempts is None else job.max_attempts,
         "timeout_micros": job.timeout,
         "retry_until": job.retry_until,
+        "lease_micros": job.lease,
         "created_at": job.created_at,
     }
 

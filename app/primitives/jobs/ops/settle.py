@@ -11,7 +11,7 @@ from app import reservations
 from app.db.tx import Tx
 from app.errors import Refusal, not_found
 from app.primitives.jobs.model import Caller, Figure, Outcome, Settle, Settled, Settlement, State
-from app.primitives.jobs.ops import flows, keys, moves
+from app.primitives.jobs.ops import flows, keys, moves, terminal, terms
 from app.primitives.jobs.ops.refusals import lost, out_of_pattern, settled_otherwise
 from app.primitives.jobs.store import held as store
 from app.primitives.jobs.store import work
@@ -108,10 +108,11 @@ class _Settling:
                 {due.row.id: moves.purge_at(self.tx, names[due.row.flow_id][0]) for due in good},
             )
         whole = {row.id: row for row in work.select_jobs(self.tx, [due.row.id for due in other])} if other else {}
-        settled = {
-            due.row.id: moves.settled(self.tx, whole[due.row.id], names[due.row.flow_id][0], due.item, due.caller)
-            for due in other
-        }
+        rules = terms.rules(self.tx, {names[due.row.flow_id] for due in other})
+        settled: dict[bytes, moves.Move] = {}
+        for due in other:
+            row, flow = whole[due.row.id], names[due.row.flow_id]
+            settled[row.id] = moves.settled(self.tx, row, flow[0], due.item, due.caller, rules[flow])
         if settled:
             written += store.update_settled(self.tx, [move.change for move in settled.values()])
         late: set[bytes] = set()
@@ -141,6 +142,7 @@ class _Settling:
         events = [event for move in settled for event in move.events]
         if events:
             store.insert_events(self.tx, events)
+        terminal.handle(self.tx, terminal.of_moves(settled))
         moves.tell(self.tx, settled)
         done: dict[tuple[int, Figure], int] = defaultdict(int)
         for due in good:

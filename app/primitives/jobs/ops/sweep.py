@@ -10,7 +10,7 @@ from typing import Any
 from app import reservations
 from app.db.tx import Tx
 from app.primitives.jobs.model import ENDED, Claimed, Mark, State
-from app.primitives.jobs.ops import flows, keys, moves
+from app.primitives.jobs.ops import flows, keys, moves, terminal, terms
 from app.primitives.jobs.store import due, held, work
 
 BATCH = 200
@@ -58,7 +58,8 @@ def abandon(tx: Tx, commands: Sequence[Batch]) -> list[int]:
     rows = due.lock_due(tx, State.RUNNING, commands[0].most)
     if rows:
         names = flows.names(tx, {row.flow_id for row in rows})
-        moved = [moves.abandoned(tx, row, names[row.flow_id][0]) for row in rows]
+        rules = terms.rules(tx, names.values())
+        moved = [moves.abandoned(tx, row, names[row.flow_id][0], rules[names[row.flow_id]]) for row in rows]
         written = held.update_abandoned(tx, [move.change for move in moved])
         if written != len(moved):
             # a server that does not hold its locks: keep to what was written
@@ -66,6 +67,7 @@ def abandon(tx: Tx, commands: Sequence[Batch]) -> list[int]:
             moved = [move for move in moved if move.change["b_id"] not in running]
         if events := [event for move in moved for event in move.events]:
             held.insert_events(tx, events)
+        terminal.handle(tx, terminal.of_moves(moved))
         moves.tell(tx, moved)
         _leave(tx, rows, moved)
     return [len(rows), *(0 for _ in commands[1:])]
@@ -104,8 +106,10 @@ def give_back(tx: Tx, commands: Sequence[Claimed]) -> list[int]:
             continue
         if reservations.matches(tx.host.token_key, token, row.grant_digest, row.id, row.fence):
             mine.append(row.id)
+    names = flows.names(tx, {row.flow_id for row in rows.values()})
+    rules = terms.rules(tx, {names[rows[job_id].flow_id] for job_id in mine})
     whole = work.select_jobs(tx, mine) if mine else ()
-    moved = [moves.undelivered(tx, row) for row in whole]
+    moved = [moves.undelivered(tx, row, rules[names[row.flow_id]]) for row in whole]
     if moved:
         written = held.update_settled(tx, [move.change for move in moved])
         if written != len(moved):  # a lease ran out in between: its loss is the abandon sweep's to judge

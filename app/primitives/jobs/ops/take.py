@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from app.clock import micros
 from app.db.tx import Tx
 from app.primitives.jobs.heads import LOWEST, Place
 from app.primitives.jobs.model import Claim
@@ -126,7 +127,7 @@ def _serve(tx: Tx, orders: list[Order], grant: Grant, lost: set[bytes]) -> bool:
         if not rows:
             bounds = dict.fromkeys(wanted, LOWEST)
             chosen, rows = _look(tx, orders, wanted, bounds, lost)
-    taken = _write(tx, {job_id: chosen[job_id] for job_id in chosen if job_id in rows}, grant)
+    taken = _write(tx, {job_id: chosen[job_id] for job_id in chosen if job_id in rows}, rows, grant)
     for job_id, order in chosen.items():  # in the order of the heads, which is the order of the answer
         if job_id in taken:
             order.got[job_id] = rows[job_id]
@@ -196,7 +197,13 @@ def _pick(order: Order, heads: Heads, due: set[int]) -> list[bytes]:
     return picked
 
 
-def _write(tx: Tx, orders: dict[bytes, Order], grant: Grant) -> set[bytes]:
+def lease_of(tx: Tx, claim: Claim, row: Any) -> int:
+    """What a claim asks for; else what the contract of the job says, which stands in the waiting row; else the setting."""
+    asked = row.lease_micros if claim.lease is None else claim.lease
+    return micros(tx.host.settings.jobs_lease_seconds) if asked is None else int(asked)
+
+
+def _write(tx: Tx, orders: dict[bytes, Order], rows: dict[bytes, Any], grant: Grant) -> set[bytes]:
     if not orders:
         return set()
     ids = sorted(orders)
@@ -205,7 +212,7 @@ def _write(tx: Tx, orders: dict[bytes, Order], grant: Grant) -> set[bytes]:
         ids,
         grant.digest,
         {job_id: order.claim.worker for job_id, order in orders.items()},
-        {job_id: order.claim.lease for job_id, order in orders.items()},
+        {job_id: lease_of(tx, order.claim, rows[job_id]) for job_id, order in orders.items()},
     )
     if written == len(ids):
         return set(ids)

@@ -131,7 +131,7 @@ def claim(body: ClaimJobs, caller: Caller) -> Claim:
         handlers=tuple((handler.type, tuple(handler.schema_versions)) for handler in body.handlers or ()),
         worker=body.worker,
         limit=body.limit,
-        lease=micros(body.lease_seconds),
+        lease=_micros(body.lease_seconds),
         caller=caller,
         claim_id=body.claim_id,
     )

@@ -74,11 +74,13 @@ async def put_queue(call: Call[PutQueue]) -> Answer:
     """Set a queue, making it if it is not there.
 
     What is left out is unset; whether the queue is paused is not touched. May be repeated. Other replicas know a new
-    `max_depth` or `retention_seconds` within some seconds.
+    `max_depth`, `retention_seconds` or `contract_policy` within three seconds.
     """
     name, body = call.path["name"], call.body
     call.principal.require_names([name])
-    command = ops.Put(name, caller_of(call), body.max_depth, body.retention_seconds, body.description)
+    command = ops.Put(
+        name, caller_of(call), body.max_depth, body.retention_seconds, body.description, body.contract_policy
+    )
     return Answer(queue_view(await call.runtime.lane("jobs.put_queue").submit(command)))
 
 

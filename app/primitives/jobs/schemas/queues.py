@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -29,6 +29,11 @@ class PutQueue(Body):
         None, description="How long its ended jobs are kept; null: as the service is set up.", examples=[86_400]
     )
     description: Annotated[Note, Field(max_length=1000)] = Field("", description="For people.", examples=["Invoices"])
+    contract_policy: Literal["allow", "warn", "refuse"] | None = Field(
+        None,
+        description="What becomes of new jobs whose type has no valid contract; null: as the service is set up.",
+        examples=["warn"],
+    )
 
 
 class PauseQueue(Body):
@@ -68,6 +73,10 @@ class QueueRead(Read):
         description="How long its ended jobs are kept; null: as the service is set up.", examples=[None]
     )
     description: str = Field(examples=["Invoices"])
+    contract_policy: Literal["allow", "warn", "refuse"] | None = Field(
+        description="What becomes of new jobs whose type has no valid contract; null: as the service is set up.",
+        examples=[None],
+    )
     created_at: Moment = Field(examples=[_AT])
     updated_at: Moment = Field(examples=[_AT])
     counts: StateCounts
@@ -159,6 +168,7 @@ def queue_view(queue: QueueView) -> dict[str, Any]:
         "max_depth": queue.max_depth,
         "retention_seconds": queue.retention_seconds,
         "description": queue.description,
+        "contract_policy": queue.contract_policy,
         "created_at": to_text(queue.created_at),
         "updated_at": to_text(queue.updated_at),
         "counts": counts_view(queue.counts),

@@ -18,7 +18,7 @@ from app.primitives.jobs.model import Event, Job, JobDetail, Kind, State, Until,
 
 _ID = "0198c5a2-5f00-7c3e-9d6b-0b5f3a8d1e2f"
 _AT = "2026-01-31T08:30:00.000000Z"
-_TOLD_BY_DETAIL = frozenset({Kind.FAILED, Kind.UNKNOWN, Kind.RELEASED, Kind.ABANDONED})
+_TOLD_BY_DETAIL = frozenset({Kind.FAILED, Kind.UNKNOWN, Kind.RELEASED, Kind.ABANDONED, Kind.HANDLED})
 
 
 class JobState(StrEnum):
@@ -44,7 +44,9 @@ class JobRead(Read):
     state: Annotated[JobState, Field(description="Where the job is in its life. New states may come.")]
     priority: Annotated[int, Field(description="Smaller runs first.", examples=[0])]
     attempt: Annotated[int, Field(description="Attempts so far, the running one included.", examples=[1])]
-    max_attempts: Annotated[int, Field(description="Attempts after which a failure is the last one.", examples=[5])]
+    max_attempts: Annotated[
+        int | None, Field(description="Attempts after which a failure is the last one; null: no ceiling.", examples=[5])
+    ]
     lease_losses: Annotated[
         int, Field(description="Attempts that were abandoned because their lease ended.", examples=[0])
     ]
@@ -134,6 +136,9 @@ class JobEventRead(Read):
     verdict: Annotated[Verdict | None, Field(description="For `reconciled`.", examples=[None])]
     evidence: Annotated[
         Any, Field(description="For `reconciled`: any JSON value, byte for byte; null without the role operator.")
+    ]
+    handler_job_id: Annotated[
+        str | None, Field(description="For `handled`: the job that this death enqueued.", examples=[None])
     ]
 
 
@@ -256,6 +261,7 @@ def _event_view(event: Event, *, evidence: bool) -> dict[str, Any]:
         "available_at": moment_view(left.get("available_at")),
         "verdict": event.category if verdict else None,
         "evidence": _raw(event.detail if verdict and evidence else None),
+        "handler_job_id": left.get("handler_job_id"),
     }
 
 

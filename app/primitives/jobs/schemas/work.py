@@ -74,7 +74,7 @@ class ConcurrencyKey(Body):
 
 
 class EnqueueJob(Body):
-    """One job. What is left out comes from the settings."""
+    """One job. What is left out comes from the contract of its type, then from the settings."""
 
     queue: Name = Field(description="The queue; it comes to be with its first job.", examples=["mail"])
     type: Name = Field(
@@ -174,7 +174,13 @@ class ClaimJobs(Body):
     )
     worker: Label = Field(description="A label for people; it gives no authority.", examples=["mailer-7"])
     limit: int = Field(1, ge=1, le=100, description="At most so many jobs.")
-    lease_seconds: float = Field(60, ge=5, le=3600, description="How long the reservations hold without a heartbeat.")
+    lease_seconds: float | None = Field(
+        None,
+        ge=5,
+        le=3600,
+        description="How long the reservations hold without a heartbeat. Left out: as each job's contract says, else as the "
+        "service is set up (60 if not otherwise).",
+    )
     wait_seconds: float = Field(
         0, ge=0, le=30, description="Wait so long for work; the answer comes as soon as there is some."
     )
@@ -205,7 +211,7 @@ class ClaimedJob(Read):
     payload: Any = Field(description="The JSON value as it was enqueued, byte for byte.")
     priority: int
     attempt: int = Field(description="From 1; counted when it is claimed.")
-    max_attempts: int
+    max_attempts: int | None = Field(description="Null: no ceiling.")
     timeout_seconds: float
     correlation_id: str | None
     parent_operation_id: str | None

@@ -88,10 +88,13 @@ def update_verdict(
 
 
 def select_newest_event(tx: Tx, job_id: bytes, kind: Kind | None = None) -> dict[str, Any] | None:
-    """The newest stored event of one job, or the newest of this kind; None if there is none. By the events' primary key."""
+    """The newest stored event of one job, or the newest of this kind; None if there is none. By the events' primary key.
+
+    That its death was handled is told beside the death, and is not what happened to it last.
+    """
     query = select(job_events).where(job_events.c.job_id == job_id)
-    if kind is not None:
-        query = query.where(job_events.c.kind == kind.value)
+    wanted = job_events.c.kind != Kind.HANDLED.value if kind is None else job_events.c.kind == kind.value
+    query = query.where(wanted)
     newest = query.order_by(job_events.c.at.desc(), job_events.c.id.desc()).limit(1)
     found = tx.conn.execute(newest).mappings().one_or_none()
     return None if found is None else {str(name): value for name, value in found.items()}

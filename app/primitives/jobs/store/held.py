@@ -98,6 +98,7 @@ _MOVED = (
     "throttles",
     "ended_at",
     "category",
+    "lease_micros",
     "settlement_digest",
     "ended_request_id",
 )

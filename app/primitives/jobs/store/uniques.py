@@ -74,6 +74,7 @@ _REPLACED = (
     "max_attempts",
     "timeout_micros",
     "retry_until",
+    "lease_micros",
 )
 
 

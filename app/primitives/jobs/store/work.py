@@ -50,6 +50,7 @@ _FREE = by_id(
         jobs.c.attempt,
         jobs.c.max_attempts,
         jobs.c.timeout_micros,
+        jobs.c.lease_micros,
         jobs.c.available_at,
         jobs.c.marks,
     )
@@ -67,7 +68,7 @@ _INSERT_JOBS, _INSERT_CONTENTS = insert(jobs), insert(job_contents)
 
 
 def select_flows(tx: Tx) -> Rows:
-    """All flows with their queue's pause, limit and retention; a small table."""
+    """All flows with their queue's pause, limit, retention and contract policy; a small table."""
     return tx.conn.execute(
         select(
             flows.c.id,
@@ -77,6 +78,7 @@ def select_flows(tx: Tx) -> Rows:
             queues.c.paused_at,
             queues.c.max_depth,
             queues.c.retention_seconds,
+            queues.c.contract_policy,
         ).join(queues, queues.c.name == flows.c.queue)
     ).all()
 
@@ -135,7 +137,7 @@ def insert_jobs(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> None:
     """The counters begin at 0 by the columns' defaults, and so do the marks where no job has any."""
     if not any(row["marks"] for row in rows):
         rows = [{name: value for name, value in row.items() if name != "marks"} for row in rows]
-    tx.conn.execute(_INSERT_JOBS, _filled(rows, ("due_at", "retry_until")))
+    tx.conn.execute(_INSERT_JOBS, _filled(rows, ("due_at", "retry_until", "lease_micros")))
 
 
 def insert_contents(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> None:
