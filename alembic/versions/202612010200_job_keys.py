@@ -32,6 +32,7 @@ def upgrade() -> None:
         Column("name", Key, nullable=False),
         Column("most", Count, nullable=False),
         Column("last_position", Moment, nullable=False),
+        Column("turn", Moment, nullable=False, server_default="0"),
     )
     ddl.create_table(
         "job_slots",

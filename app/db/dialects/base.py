@@ -37,6 +37,7 @@ class Dialect:
     transactional_ddl = False
     waits_without_end = False  # the driver has no read timeout, so a watchdog must `cut`
     skip_locked = False  # set True once a probe has shown that this very server skips
+    locks_are_local = False  # set True where other nodes take writes and do not see this one's locks, only its writes
     statement_seconds = 10  # a statement that runs longer is ended by the server, before our socket gives up
 
     def prepare(self, url: URL) -> None:

@@ -24,3 +24,4 @@ class MariaDB(MySQL):
         if row is not None and row[1] == "ON":
             # without it a worker's settlement on another node does not see the claim yet, and is told 409 wrongly
             cursor.execute("SET wsrep_sync_wait=7")
+            self.locks_are_local = True

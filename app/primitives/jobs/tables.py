@@ -156,6 +156,7 @@ job_limits = Table(
     Column("name", Key, nullable=False),
     Column("most", Count, nullable=False),
     Column("last_position", Moment, nullable=False),
+    Column("turn", Moment, nullable=False, server_default="0"),  # written where other nodes do not see a lock
     **TABLE_OPTIONS,
 )
 

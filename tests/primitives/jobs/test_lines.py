@@ -431,6 +431,30 @@ def test_lists_and_single_jobs_are_told_with_their_keys(jobs: Jobs) -> None:
         assert good(jobs.database.read(inspect.get, inspect.Get(job_id, principal("k")))).job.keys == keys
 
 
+def test_where_locks_are_local_every_change_at_a_key_is_written_at_the_key(jobs: Jobs) -> None:
+    """Galera: two nodes hold "the same" lock at once. Only rows that both have written make one of them fail at its COMMIT."""
+    jobs.database.dialect.locks_are_local = True
+    changes: list[Callable[[], Any]] = [
+        lambda: line(jobs, 1),
+        lambda: line(jobs, 1),
+        lambda: jobs.settle(done(jobs.take())),
+        lambda: jobs.settle(failed(jobs.take(), delay=30)),
+        lambda: (jobs.move(31), jobs.promote()),
+        lambda: (jobs.take(), jobs.move(61), jobs.abandon()),
+        lambda: operate(jobs, control.cancel, next(key for key, state in states(jobs).items() if state is SCHEDULED)),
+        lambda: operate(jobs, control.retry, next(key for key, at in states(jobs).items() if at is State.CANCELLED)),
+        lambda: send(jobs, concurrency=slot(), unique=unique("u")),
+        lambda: send(jobs, unique=unique("u", REPLACE)),
+    ]
+    turn = 0
+    for number, change in enumerate(changes):
+        change()
+        (key,) = jobs.rows(job_limits)
+        assert key.turn > turn or number == 0, number
+        turn = key.turn
+    check_keys(jobs)
+
+
 # -- cost ------------------------------------------------------------------------------------------------------------------
 
 

@@ -28,7 +28,12 @@ PASSES = 5  # of a refill that meets places which the jobs' own rows do not conf
 def lock(tx: Tx, digests: Iterable[bytes]) -> dict[bytes, Any]:
     """Lock these keys; gives their rows by digest."""
     wanted = sorted(set(digests))
-    return {bytes(row.digest): row for row in store.lock_limits(tx, wanted)} if wanted else {}
+    if not wanted:
+        return {}
+    rows = {bytes(row.digest): row for row in store.lock_limits(tx, wanted)}
+    if tx.dialect.locks_are_local:
+        store.update_turns(tx, wanted)
+    return rows
 
 
 def lock_waiting(tx: Tx, ids: Sequence[bytes], others: Iterable[bytes] = ()) -> None:

@@ -41,6 +41,12 @@ def lock_limits(tx: Tx, digests: Sequence[bytes]) -> Rows:
     return tx.conn.execute(tx.dialect.lock(query), {"digests": list(digests)}).all()
 
 
+def update_turns(tx: Tx, digests: Sequence[bytes]) -> None:
+    """Write the rows of these keys, which are locked: of two nodes that do so at once, one is refused at its COMMIT."""
+    change = update(job_limits).where(job_limits.c.digest.in_(_DIGESTS)).values(turn=job_limits.c.turn + 1)
+    tx.conn.execute(change, {"digests": list(digests)})
+
+
 def insert_missing_limits(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> None:
     """In the order of their digests, as they are locked."""
     tx.conn.execute(tx.dialect.insert_missing(job_limits, rows))
