@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from pydantic import Field
 
-from app.errors import CODES, Code, not_found
+from app.errors import CODES, NOT_FOUND, Code, not_found
 from app.http.bodies import header
 from app.http.call import Answer, Call
 from app.http.openapi import document_30
@@ -138,7 +138,7 @@ async def list_problems(call: Call) -> Answer:
     return _page("Problems", f"<table><tr><th>code<th>status<th>meaning{rows}</table>")
 
 
-@router.get("/problems/{code}", name="get_problem", requires=OPEN, answers=CodeRead)
+@router.get("/problems/{code}", name="get_problem", requires=OPEN, answers=CodeRead, refuses=(NOT_FOUND,))
 async def get_problem(call: Call) -> Answer:
     """Explain a problem code, or a rule of the reliability standard: what it means and what to do. HTML for browsers."""
     name = call.path["code"]

@@ -7,7 +7,7 @@ from functools import cache
 import msgspec
 
 from app.access import Role
-from app.errors import NOT_FOUND
+from app.errors import NOT_FOUND, VALIDATION_FAILED
 from app.http.call import Answer, Call
 from app.http.paging import PageParams, page, place
 from app.http.routing import OPEN, thin_router
@@ -69,7 +69,7 @@ async def put_contract(call: Call[PutContract]) -> Answer:
     requires=Role.VIEWER,
     answers=ContractRead,
     path=CONTRACT,
-    refuses=(NOT_FOUND,),
+    refuses=(NOT_FOUND, VALIDATION_FAILED),
     response_description="The contract.",
 )
 async def get_contract(call: Call) -> Answer:

@@ -85,7 +85,7 @@ def _budget(case: Case) -> Iterator[Fault]:
         if why_not(retry.unlimited_reason) is not None:
             yield Fault("/retry/unlimited_reason", "attempts are unlimited, and the reason given is none")
     elif retry.max_attempts is None and retry.retry_until_seconds is None:
-        yield Fault("/retry", "`retry` holds no budget")
+        yield Fault("/retry", "no budget is declared in `retry`")
 
 
 @_law(
