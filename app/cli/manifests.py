@@ -24,7 +24,7 @@ from app.primitives.contracts.model.manifest import Declared, Excluded, Manifest
 MOST_BYTES = 1024 * 1024
 MOST_SCHEMA_BYTES = 256 * 1024
 SUFFIXES = (".yaml", ".yml", ".toml", ".json")
-_NAME = re.compile(r"(?:tenure-contracts|.+\.contracts)\.(?:ya?ml|toml|json)")
+_NAME = re.compile(r"(?:tenure-contracts|.+\.contracts)\.(?:ya?ml|toml|json)", re.DOTALL)
 _NOT_OURS = frozenset({
     "node_modules", "bower_components", "vendor", "third_party", "site-packages", "venv", "__pycache__", "dist", "build",
     "target",
@@ -132,6 +132,10 @@ def _below(folder: Path) -> Iterator[Path]:
 
 def read(path: Path, name: str) -> tuple[Source | None, list[Malformed]]:
     """One file."""
+    if not name.isprintable():  # it begins ids, and stands on lines of its own
+        return None, [
+            Malformed(name.encode("unicode_escape", "replace").decode(), 1, "has a name that cannot be printed")
+        ]
     try:
         with path.open("rb") as file:
             raw = file.read(MOST_BYTES + 1)
@@ -173,7 +177,8 @@ def _parsed(suffix: str, text: str, name: str) -> tuple[Source | None, list[Malf
         for pointer, file in entries
         if file is not None
     ]
-    return (None, own) if own else (source, _unusable(source))
+    faults = own or _unusable(source)
+    return (None if faults else source), faults
 
 
 def _as_json(suffix: str, text: str) -> tuple[bytes, dict[str, int]]:

@@ -81,6 +81,7 @@ class _Reader:
         if isinstance(node, yaml.SequenceNode):
             self._plain(node, "seq")
             return [self.value(one, f"{pointer}/{index}", depth + 1) for index, one in enumerate(node.value)]
+        assert isinstance(node, yaml.ScalarNode), "there are three kinds"
         return self._scalar(node)
 
     def _mapping(self, node: yaml.MappingNode, pointer: str, depth: int) -> dict[str, Any]:
@@ -112,7 +113,7 @@ class _Reader:
             found += self.value(one, f"{pointer}/<<", depth + 1).items()
         return found
 
-    def _scalar(self, node: yaml.Node) -> Any:
+    def _scalar(self, node: yaml.ScalarNode) -> Any:
         kind = node.tag.removeprefix(_PREFIX)
         if kind in _TEXTS:
             return node.value
