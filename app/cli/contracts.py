@@ -19,7 +19,7 @@ from app.cli import judgements, ledgers, manifests, show
 from app.cli.client import Client
 from app.cli.failure import AWAY, USAGE, CommandFailed
 from app.primitives.contracts.model.effective import Defaults
-from app.primitives.contracts.model.manifest import Ledger
+from app.primitives.contracts.model.manifest import MOST_DEBT, Ledger
 from app.primitives.contracts.model.reasons import why_not
 from app.primitives.contracts.model.review import Review, review
 from app.primitives.contracts.model.schema import manifest_schema
@@ -188,6 +188,8 @@ def _updated(found: Review, ledger: Ledger, path: Path, in_scope: Callable[[str]
             f"the ledger would grow by {len(found.new)}: mend them, exempt them, or give a reason with --accept-new",
             USAGE,
         )
+    if len(found.new) + len(ledger.debt) > MOST_DEBT:
+        raise CommandFailed(f"a ledger holds at most {MOST_DEBT} entries: adopt the standard folder by folder", USAGE)
     newer = ledgers.renewed(ledger, [*found.known, *found.new], in_scope, datetime.now(UTC).date(), reason)
     if ledger.debt or newer.debt:
         written = ledgers.write(path, newer)

@@ -22,6 +22,7 @@ from app.jsontext import parse
 from app.primitives.contracts.model.manifest import Declared, Excluded, Manifest
 
 MOST_BYTES = 1024 * 1024
+LONGEST_NAME = 400  # it begins ids, which the ledger limits
 MOST_SCHEMA_BYTES = 256 * 1024
 SUFFIXES = (".yaml", ".yml", ".toml", ".json")
 _NAME = re.compile(r"(?:tenure-contracts|.+\.contracts)\.(?:ya?ml|toml|json)", re.DOTALL)
@@ -136,6 +137,8 @@ def read(path: Path, name: str) -> tuple[Source | None, list[Malformed]]:
         return None, [
             Malformed(name.encode("unicode_escape", "replace").decode(), 1, "has a name that cannot be printed")
         ]
+    if len(name) > LONGEST_NAME:
+        return None, [Malformed(name, 1, f"has a path of more than {LONGEST_NAME} characters")]
     try:
         with path.open("rb") as file:
             raw = file.read(MOST_BYTES + 1)

@@ -294,6 +294,13 @@ def test_a_name_that_cannot_be_printed_is_malformed_and_told_escaped(root: Path)
     assert all("cannot be printed" in line for line in result.stdout.splitlines())
 
 
+def test_a_path_that_no_ledger_can_hold_is_malformed(root: Path) -> None:
+    folders = "/".join(["d" * 200] * 2)
+    write(root, f"{folders}/tenure-contracts.json", declared({"type": "a"}))
+    (bad,) = told(root, "--update", "--accept-new", REASON, code=2)["malformed"]
+    assert "400 characters" in bad["detail"]
+
+
 # -- the ledger ------------------------------------------------------------------------------------------------------------
 
 
