@@ -51,6 +51,7 @@ def create_app(settings: Settings | None = None, *, database: Database | None = 
         [primitive.router for primitive in PRIMITIVES],
         checks=[primitive.checks for primitive in PRIMITIVES if primitive.checks is not None],
         collectors=[primitive.collect for primitive in PRIMITIVES if primitive.collect is not None],
+        pages={code: example for primitive in PRIMITIVES for code, example in primitive.pages.items()},
         lifespan=lifespan,
     )
 

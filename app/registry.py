@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from app.primitives.audit.manifest import AUDIT
+from app.primitives.contracts.manifest import CONTRACTS
 from app.primitives.jobs.manifest import JOBS
 from app.primitives.keys.manifest import KEYS
 from app.runtime.primitive import Primitive
 
-PRIMITIVES: tuple[Primitive, ...] = (JOBS, KEYS, AUDIT)
+PRIMITIVES: tuple[Primitive, ...] = (JOBS, CONTRACTS, KEYS, AUDIT)

@@ -62,6 +62,10 @@ class Client:
     def post(self, path: str, body: Any) -> Any:
         return self._call("POST", path, json=body)
 
+    def put(self, path: str, body: bytes) -> Any:
+        """`body` is JSON, sent byte for byte."""
+        return self._call("PUT", path, content=body, headers={"content-type": "application/json"})
+
     def delete(self, path: str) -> Any:
         return self._call("DELETE", path)
 

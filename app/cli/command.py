@@ -16,6 +16,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "migrate": ("app.cli.migrate", "Bring the database schema up to this release."),
     "check": ("app.cli.check", "Check settings, database, durability, clock; exit 7 if something is wrong."),
     "keys": ("app.cli.keys", "Create, list and revoke API keys."),
+    "contracts": ("app.cli.contracts", "Check, register and list what job types promise; compare it with practice."),
     "healthcheck": ("app.cli.healthcheck", "Ask a running service whether it is ready (for containers)."),
     "openapi": ("app.cli.openapi", "Print the OpenAPI document."),
 }

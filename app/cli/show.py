@@ -12,7 +12,10 @@ from typing import Any
 
 import click
 
-COLOURS = {"pass": "green", "warn": "yellow", "fail": "red", "in force": "green", "expired": "yellow", "revoked": "red"}
+COLOURS = {
+    "pass": "green", "warn": "yellow", "fail": "red", "in force": "green", "expired": "yellow", "revoked": "red",
+    "valid": "green", "violated": "red", "new": "red", "malformed": "red", "known": "yellow", "paid": "yellow",
+}  # fmt: skip
 
 
 def document(value: Any) -> None:

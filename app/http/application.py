@@ -6,7 +6,7 @@ Front stands outside the framework's own error handling, so that every error the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
@@ -70,16 +70,19 @@ def build(
     *,
     checks: Sequence[Callable[[Any], Any]] = (),
     collectors: Sequence[metrics.Collect] = (),
+    pages: Mapping[Code, Mapping[str, Any]] | None = None,
     **options: Any,
 ) -> Application:
     """The application for `runtime`: our own routes, the given routers, error handling. `options` go to FastAPI.
 
     `checks` and `collectors` are those of the primitives' manifests: for `/health` and for `/metrics`.
+    `pages` explain codes that are no refusals, each with an example.
     """
     app = Application(title=openapi.TITLE, version=metrics.release(), **options)
     app.state.runtime = runtime
     app.state.metrics = metrics.Metrics(runtime, collectors)
     app.state.checks = tuple(checks)
+    app.state.pages = {code.name: (code, example) for code, example in (pages or {}).items()}
     for router in (*routers, health.router, metrics.router, docs.router):
         app.include_router(router)
     app.add_exception_handler(Refusal, _refusal)

@@ -6,6 +6,7 @@ loaded from elsewhere.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from html import escape
 from importlib.resources import files
@@ -14,7 +15,7 @@ from typing import Any
 import msgspec
 from pydantic import Field
 
-from app.errors import CODES, Code, not_found
+from app.errors import CODES, NOT_FOUND, Code, not_found
 from app.http.bodies import header
 from app.http.call import Answer, Call
 from app.http.openapi import document_30
@@ -127,7 +128,9 @@ def _asset(name: str) -> bytes:
 async def list_problems(call: Call) -> Answer:
     """List every problem code. HTML for browsers."""
     if not accepts_html(header(call.scope, b"accept")):
-        return Answer({"items": [_code(code) for code in CODES]}, headers={**SHORTLY, "vary": "accept"})
+        return Answer(
+            {"items": [_code(code, example_of(code)) for code in CODES]}, headers={**SHORTLY, "vary": "accept"}
+        )
     rows = "".join(
         f"<tr><td><a href=/problems/{code.name}><code>{code.name}</code></a><td>{code.status}<td>{escape(code.title)}"
         for code in CODES
@@ -135,21 +138,25 @@ async def list_problems(call: Call) -> Answer:
     return _page("Problems", f"<table><tr><th>code<th>status<th>meaning{rows}</table>")
 
 
-@router.get("/problems/{code}", name="get_problem", requires=OPEN, answers=CodeRead)
+@router.get("/problems/{code}", name="get_problem", requires=OPEN, answers=CodeRead, refuses=(NOT_FOUND,))
 async def get_problem(call: Call) -> Answer:
-    """Explain a problem code: what it means and what to do. HTML for browsers."""
-    code = BY_NAME.get(call.path["code"])
+    """Explain a problem code, or a rule of the reliability standard: what it means and what to do. HTML for browsers."""
+    name = call.path["code"]
+    page = call.scope["app"].state.pages.get(name)
+    code = BY_NAME.get(name) if page is None else page[0]
     if code is None:
         raise not_found("problem code")
+    example = example_of(code) if page is None else page[1]
     if not accepts_html(header(call.scope, b"accept")):
-        return Answer(_code(code), headers={**SHORTLY, "vary": "accept"})
+        return Answer(_code(code, example), headers={**SHORTLY, "vary": "accept"})
     retry = "The same request may succeed later." if code.retryable else "The same request will not succeed by itself."
-    example = msgspec.json.format(msgspec.json.encode(example_of(code)), indent=2).decode()
+    kind = f"HTTP status {code.status}. {retry}" if page is None else "a rule of the reliability standard."
+    shown = msgspec.json.format(msgspec.json.encode(example), indent=2).decode()
     return _page(
         code.title,
         (
-            f"<p><code>{code.name}</code>, HTTP status {code.status}. {retry}</p><p>{_marked(code.advice)}</p>"
-            f"<pre>{escape(example)}</pre><p><a href=/problems>All problems</a></p>"
+            f"<p><code>{code.name}</code>, {kind}</p><p>{_marked(code.advice)}</p>"
+            f"<pre>{escape(shown)}</pre><p><a href=/problems>All problems</a></p>"
         ),
     )
 
@@ -168,12 +175,12 @@ def _marked(text: str) -> str:
     return "".join(f"<code>{piece}</code>" if index % 2 else piece for index, piece in enumerate(pieces))
 
 
-def _code(code: Code) -> dict[str, Any]:
+def _code(code: Code, example: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "code": code.name,
         "status": code.status,
         "title": code.title,
         "retryable": code.retryable,
         "advice": code.advice,
-        "example": example_of(code),
+        "example": example,
     }

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from app.errors import Code
 from app.runtime.lanes import LaneSpec
 from app.runtime.loops import LoopSpec
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 class Primitive:
     """`name` is the folder, table, route and metric prefix. `router` is a FastAPI router. `wire` may put in-memory state
     and desks into the runtime before it starts. `checks(runtime)` gives health checks, `collect(runtime)` metric families.
+    `pages`: codes of its own that are no refusals, each with an example; they are explained at `/problems/<name>` as well.
     """
 
     name: str
@@ -26,3 +28,4 @@ class Primitive:
     wire: Callable[[Runtime], None] | None = None
     checks: Callable[[Runtime], Any] | None = None
     collect: Callable[[Runtime], Sequence[Any]] | None = None
+    pages: Mapping[Code, Mapping[str, Any]] = field(default_factory=dict)

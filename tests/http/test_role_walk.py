@@ -62,6 +62,13 @@ EXPECTED: dict[str, set[Role] | None] = {
     "pause_queue": {O, A},
     "resume_queue": {O, A},
     "get_stats": {V, O, A},
+    # contracts
+    "put_contract": {O, A},
+    "get_contract": {V, O, A},
+    "list_contracts": {V, O, A},
+    "check_contracts": {P, V, O, A},
+    "get_contract_drift": {V, O, A},
+    "get_contract_schema": EVERYBODY,
     # the tests' own
     "echo_value": {P, A},
     "echo_values": {P, A},

@@ -15,6 +15,7 @@ class Figure(IntEnum):
     DEAD = 4
     ABANDONED = 5
     DURATION = 6
+    DUPLICATE = 7  # answers for an attempt that another attempt had followed: the work ran twice
 
 
 DURATION_BUCKET = 32

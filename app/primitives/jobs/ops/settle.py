@@ -159,6 +159,7 @@ class _Settling:
         tokens = [reservations.present(item.token) for _, item, _ in self.olders]
         grants = sorted({token.digest for token in tokens if token is not None})
         events = store.select_events_of_grants(self.tx, sorted({row.id for _, _, row in self.olders}), grants)
+        ran_twice: dict[tuple[int, Figure], int] = defaultdict(int)
         for (place, item, row), token in zip(self.olders, tokens, strict=True):
             assert token is not None, "judged before"
             mine = [
@@ -169,7 +170,11 @@ class _Settling:
                 and reservations.matches(self.tx.host.token_key, token, event.grant_digest, row.id, event.fence)
             ]
             newest = reservations.matches(self.tx.host.token_key, token, row.grant_digest, row.id, row.fence)
-            self.answers[place] = _late(item, row, mine, newest=newest)
+            self.answers[place] = answer = _late(item, row, mine, newest=newest)
+            if isinstance(answer, Refusal) and answer.extra.get("reason") == "superseded":
+                ran_twice[row.flow_id, Figure.DUPLICATE] += 1
+        now, memory = self.tx.now, flows.here(self.tx)
+        self.tx.on_commit(lambda: memory.count(now, ran_twice))
 
 
 def _late(item: Settlement, row: Any, events: list[Any], *, newest: bool) -> Settled | Refusal:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,9 +56,12 @@ class FlowFigures:
         return self.sums[Figure.DURATION] / count if count else None
 
     def p95_duration(self) -> int | None:
-        """The longest duration, in microseconds, of the bucket in which the 95th of a hundred lies; None for none."""
+        return self.percentile(95)
+
+    def percentile(self, percent: int) -> int | None:
+        """The longest duration, in microseconds, of the bucket in which so many of a hundred lie; None for none."""
         durations = self.durations
-        place = -(-95 * sum(durations.values()) // 100)
+        place = -(-percent * sum(durations.values()) // 100)
         for figure, amount in durations.items():
             place -= amount
             if place <= 0:
@@ -119,17 +122,36 @@ def _figures(tx: Tx, memory: Here) -> dict[Flow, FlowFigures]:
         known.counts[state] = row.jobs
         oldest = row.oldest if state is State.AVAILABLE else known.oldest
         found[row.flow_id] = FlowFigures(known.counts, oldest, known.sums)
-    since = tx.now - tx.now % MINUTE - WINDOW + MINUTE
+    for (flow_id, figure), amount in _sums(tx, memory, WINDOW).items():
+        if flow_id in found:
+            found[flow_id].sums[figure] += amount
+    return {names[flow_id]: figures for flow_id, figures in sorted(found.items()) if flow_id in names}
+
+
+def _sums(tx: Tx, memory: Here, window: int) -> Counter[tuple[int, int]]:
+    """Amounts by (flow id, figure) of the minutes that began within the window, this one included."""
+    since = tx.now - tx.now % MINUTE - window + MINUTE
     sums: Counter[tuple[int, int]] = Counter()
     for row in store.select_sums(tx, since):
         sums[row.flow_id, row.figure] += int(row.amount)
     for (flow_id, minute, figure), amount in memory.snapshot()[0].items():
         if minute >= since:
             sums[flow_id, figure] += amount
+    return sums
+
+
+def practice(tx: Tx, window: int) -> dict[tuple[str, int], FlowFigures]:
+    """What each (type, schema_version) did in all queues within the last `window` microseconds; sums only.
+
+    Figures are kept for 25 hours. Misses what other replicas have seen in the last few seconds.
+    """
+    sums = _sums(tx, flows.here(tx), min(window, FIGURES_KEPT))
+    names = flows.names(tx, {flow_id for flow_id, _ in sums})
+    found: dict[tuple[str, int], FlowFigures] = defaultdict(FlowFigures)
     for (flow_id, figure), amount in sums.items():
-        if flow_id in found:
-            found[flow_id].sums[figure] += amount
-    return {names[flow_id]: figures for flow_id, figures in sorted(found.items()) if flow_id in names}
+        _, type_, version = names[flow_id]
+        found[type_, version].sums[figure] += amount
+    return dict(found)
 
 
 def _workers(

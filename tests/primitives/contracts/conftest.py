@@ -1,0 +1,7 @@
+"""Fixtures of the tests of contracts: those of jobs, since contracts are about jobs."""
+
+from __future__ import annotations
+
+from tests.primitives.jobs.conftest import database, host, jobs, open_database, service
+
+__all__ = ["database", "host", "jobs", "open_database", "service"]
