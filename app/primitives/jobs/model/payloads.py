@@ -109,18 +109,26 @@ def _first(errors: Iterator[Any]) -> Iterator[FieldError]:
     left = MOST_FAULTS
     for error in errors:
         place = "".join(f"/{escape(step)}" for step in error.instance_path)
-        for more, detail in _told(error.kind):
+        for more, detail in _closed(error) or _told(error.kind):
             if left == 0:
                 return
             yield FieldError(ROOT + place + more, detail)
             left -= 1
 
 
+def _closed(error: Any) -> list[tuple[str, str]]:
+    """An object that may have no member at all is reported as if the object itself were not allowed."""
+    path = error.schema_path
+    if error.kind.name == "falseSchema" and path[-1:] == ["additionalProperties"] and path[-2:-1] != ["properties"]:
+        return [("", "must not have members")]
+    return []
+
+
 def _told(kind: Any) -> Iterator[tuple[str, str]]:
     """(what follows in the pointer, detail) for one fault."""
     told: Mapping[str, Any] = kind.as_dict()
     name: str = kind.name
-    if name in ("additionalProperties", "unevaluatedProperties", "unevaluatedItems"):
+    if name in ("additionalProperties", "unevaluatedProperties"):
         for step in told["unexpected"]:
             yield f"/{escape(step)}", "is not known to the schema"
     elif name == "propertyNames":
@@ -160,6 +168,8 @@ _WORDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "minProperties": _limit("must have at least {} members"),
     "maxProperties": _limit("must have at most {} members"),
     "uniqueItems": lambda _: "must not have an entry twice",
+    # what the library calls unexpected here are the entries themselves, which are not ours to tell
+    "unevaluatedItems": lambda _: "has entries that are not known to the schema",
     "contains": lambda _: "must have an entry that fits the schema's `contains`",
     "anyOf": lambda _: "must fit one of the schema's alternatives (`anyOf`)",
     "oneOf": lambda _: "must fit exactly one of the schema's alternatives (`oneOf`)",
