@@ -37,9 +37,9 @@ queues = Table(
     Column("max_depth", Count),
     Column("retention_seconds", Moment),
     Column("description", Text(1000), nullable=False),
-    Column("contract_policy", Name(16)),  # None: by the settings
     Column("created_at", Moment, nullable=False),
     Column("updated_at", Moment, nullable=False),
+    Column("contract_policy", Name(16)),  # None: by the settings
     **TABLE_OPTIONS,
 )
 
@@ -69,7 +69,6 @@ jobs = Table(
     Column("lease_losses", Count, nullable=False, server_default="0"),
     Column("releases", Count, nullable=False, server_default="0"),
     Column("throttles", Count, nullable=False, server_default="0"),
-    Column("marks", Small, nullable=False, server_default="0"),  # `Mark`s: which of the tables below know this job
     Column("max_attempts", Count, nullable=False),
     Column("timeout_micros", Moment, nullable=False),
     # while it runs: what its claim got, by which a heartbeat that names none extends. Else: what its contract says, for a
@@ -85,6 +84,7 @@ jobs = Table(
     Column("ended_request_id", Name()),
     Column("grant_digest", Digest),  # of the newest reservation; stays after its end, for replays
     Column("settlement_digest", Digest),  # of what that reservation was settled with
+    Column("marks", Small, nullable=False, server_default="0"),  # `Mark`s: which of the tables below know this job
     Index(CLAIM_INDEX, "flow_id", "state", "priority", "available_at", "id"),
     Index(DUE_INDEX, "state", "due_at", "id"),
     **TABLE_OPTIONS,
