@@ -13,12 +13,11 @@ from app.clock import from_datetime
 from app.errors import Refusal
 from app.jsontext import parse
 from app.primitives.contracts.model.contract import Contract, Rule
-from app.primitives.contracts.model.effective import CLAIM_LEASE_SECONDS, Defaults, InEffect
+from app.primitives.contracts.model.effective import Defaults, InEffect
 from app.primitives.contracts.model.judging import Judgement, end_of, judge
 from app.primitives.contracts.model.rules import LAWS
 from app.primitives.contracts.model.terms import terms_of
 from app.primitives.jobs.model.terms import Handler
-from app.primitives.jobs.schemas.work import ClaimJobs
 from app.settings import Settings
 from tests.primitives.contracts.promises import REASON, contract, exempt, good
 
@@ -171,9 +170,8 @@ def test_a_shorter_retention_breaks_the_chain() -> None:
     assert [str(one.rule) for one in judged(replace(DEFAULTS, retention=600.0)).violations] == ["QUEUE007"]
 
 
-def test_the_defaults_are_those_of_the_settings_and_of_a_claim() -> None:
+def test_the_defaults_are_those_of_the_settings() -> None:
     assert Defaults.of(Settings()) == DEFAULTS
-    assert ClaimJobs.model_fields["lease_seconds"].default == CLAIM_LEASE_SECONDS
 
 
 def test_the_horizon_counts_every_pause_with_its_jitter_and_every_attempt() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from sqlalchemy import event
 
 from app.db.database import Database
-from app.primitives.jobs.heads import LOWEST, Heads
+from app.primitives.jobs.heads import LOWEST, Heads, Place
 from tests.primitives.jobs.driving import Jobs, done, released
 
 
@@ -15,23 +16,31 @@ def test_nothing_is_known_of_a_flow_that_no_claim_has_seen() -> None:
     assert Heads().bound(1) == LOWEST
 
 
+def see(heads: Heads, place: Place) -> None:
+    """One claim's look at flow 1, which takes work from this place on."""
+    heads.seen({1: place}, heads.look([1]))
+
+
 def test_a_look_from_the_lowest_place_makes_a_bound_and_a_bounded_one_moves_it() -> None:
     heads = Heads()
-    heads.seen({1: (0, 10)}, {1: LOWEST})
+    see(heads, (0, 10))
     assert heads.bound(1) == (0, 10)
-    heads.seen({1: (0, 25)}, {1: (0, 10)})
+    see(heads, (0, 25))
     assert heads.bound(1) == (0, 25)
 
 
-def test_a_bounded_look_alone_makes_no_bound() -> None:
+def test_a_bounded_look_whose_bound_was_forgotten_makes_none() -> None:
     heads = Heads()
-    heads.seen({1: (0, 25)}, {1: (0, 10)})
+    see(heads, (0, 10))
+    look = heads.look([1])
+    heads.forget(1)
+    heads.seen({1: (0, 25)}, look)
     assert heads.bound(1) == LOWEST
 
 
 def test_work_below_the_bound_lowers_it_and_work_above_does_not() -> None:
     heads = Heads()
-    heads.seen({1: (0, 10)}, {1: LOWEST})
+    see(heads, (0, 10))
     heads.lower(1, (5, 0))
     assert heads.bound(1) == (0, 10)
     heads.lower(1, (-5, 99))
@@ -40,9 +49,35 @@ def test_work_below_the_bound_lowers_it_and_work_above_does_not() -> None:
 
 def test_a_forgotten_bound_is_the_lowest_place_again() -> None:
     heads = Heads()
-    heads.seen({1: (0, 10)}, {1: LOWEST})
+    see(heads, (0, 10))
     heads.forget(1)
     assert heads.bound(1) == LOWEST
+
+
+@pytest.mark.parametrize("place", [(-5, 99), (0, 15)])
+def test_a_claim_under_way_does_not_hide_work_that_became_available_meanwhile(place: Place) -> None:
+    heads = Heads()
+    see(heads, (0, 10))
+    look = heads.look([1])
+    heads.lower(1, place)  # an enqueue commits after the claim's look, before its commit
+    heads.seen({1: (0, 25)}, look)
+    assert heads.bound(1) == place
+
+
+def test_an_unbounded_look_does_not_hide_work_that_came_back_meanwhile() -> None:
+    heads = Heads()
+    look = heads.look([1])
+    heads.forget(1)  # a retry commits, anywhere
+    heads.seen({1: (0, 25)}, look)
+    assert heads.bound(1) == LOWEST
+
+
+def test_looks_that_found_nothing_leave_nothing_behind(jobs: Jobs) -> None:
+    jobs.enqueue()
+    jobs.take()
+    for _ in range(5):
+        assert jobs.claim() == ()
+    assert jobs.host.memory.heads == Heads(_bounds=jobs.host.memory.heads._bounds, _lock=jobs.host.memory.heads._lock)
 
 
 def test_a_claim_begins_where_the_last_one_found_work(jobs: Jobs, database: Database) -> None:

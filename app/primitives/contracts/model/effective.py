@@ -8,7 +8,6 @@ from app.primitives.contracts.model.contract import Contract, OnLeaseLoss
 from app.settings import Settings
 
 JITTER = 0.2  # of a pause, on top of it
-CLAIM_LEASE_SECONDS = 60.0  # of a claim that names none
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +20,7 @@ class Defaults:
     attempts: int = 5
     backoff: tuple[float, ...] = (10.0, 60.0, 300.0, 900.0)
     timeout: float = 3600.0
-    lease: float = CLAIM_LEASE_SECONDS
+    lease: float = 60.0  # of a claim that names none
     on_lease_loss: OnLeaseLoss = OnLeaseLoss.RETRY
     max_lease_losses: int = 3
     retention: float = 604_800.0
@@ -32,6 +31,7 @@ class Defaults:
             attempts=settings.jobs_max_attempts,
             backoff=settings.jobs_backoff_seconds,
             timeout=settings.jobs_timeout_seconds,
+            lease=settings.jobs_lease_seconds,
             on_lease_loss=OnLeaseLoss(settings.jobs_on_lease_loss),
             max_lease_losses=settings.jobs_max_lease_losses,
             retention=settings.jobs_retention_seconds,

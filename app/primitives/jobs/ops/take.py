@@ -14,10 +14,11 @@ from typing import Any
 
 from app.clock import micros
 from app.db.tx import Tx
-from app.primitives.jobs.heads import LOWEST, Place
+from app.primitives.jobs.heads import LOWEST, Look, Place
 from app.primitives.jobs.model import Claim
 from app.primitives.jobs.ops import flows
 from app.primitives.jobs.store import work as store
+from app.primitives.jobs.turns import Turns, passed_over
 from app.reservations import Grant
 
 PASSES = 3  # looks again where others were quicker
@@ -83,21 +84,9 @@ def _count_turns(tx: Tx, orders: list[Order]) -> None:
     memory = flows.here(tx).turns
     for order in orders:
         if len(order.flows) > 1:
-            passed, served = passed_over(order)
-            tx.on_commit(partial(memory.tell, passed, served))
-
-
-def passed_over(order: Order) -> tuple[set[int], set[int]]:
-    """(flows that had work, and nothing of their queue was taken by this full claim; flows served or found empty)."""
-    taken = {row.flow_id for row in order.got.values()}
-    passed: set[int] = set()
-    served = set(taken)
-    for flow_ids in order.flows.values():
-        if taken.isdisjoint(flow_ids):
-            had_work = order.seen.intersection(flow_ids) if order.open <= 0 else set()
-            passed |= had_work
-            served |= set(flow_ids) - had_work
-    return passed, served
+            taken = {row.flow_id for row in order.got.values()}
+            told = passed_over(order.flows.values(), seen=order.seen, taken=taken, full=order.open <= 0)
+            tx.on_commit(partial(memory.tell, *told))
 
 
 def _fill(tx: Tx, orders: list[Order], grant: Grant) -> None:
@@ -118,20 +107,21 @@ def _serve(tx: Tx, orders: list[Order], grant: Grant, lost: set[bytes]) -> bool:
     if not wanted:
         return False
     memory = flows.here(tx).heads
-    bounds = {flow_id: memory.bound(flow_id) for flow_id in wanted}
-    chosen, rows = _look(tx, orders, wanted, bounds, lost)
-    if sum(order.open for order in orders) > len(rows) and any(bound != LOWEST for bound in bounds.values()):
+    look = memory.look(wanted)
+    chosen, rows = _look(tx, orders, wanted, look.bounds, lost)
+    if sum(order.open for order in orders) > len(rows) and any(bound != LOWEST for bound in look.bounds.values()):
         # too little from there on: look at everything, unless this has locked what it found
         for flow_id in wanted:
             memory.forget(flow_id)
         if not rows:
-            bounds = dict.fromkeys(wanted, LOWEST)
-            chosen, rows = _look(tx, orders, wanted, bounds, lost)
+            memory.over(look)
+            look = memory.look(wanted)
+            chosen, rows = _look(tx, orders, wanted, look.bounds, lost)
     taken = _write(tx, {job_id: chosen[job_id] for job_id in chosen if job_id in rows}, rows, grant)
     for job_id, order in chosen.items():  # in the order of the heads, which is the order of the answer
         if job_id in taken:
             order.got[job_id] = rows[job_id]
-    _remember(tx, [rows[job_id] for job_id in taken], bounds)
+    _remember(tx, [rows[job_id] for job_id in taken], look)
     missed = chosen.keys() - taken
     lost |= missed
     return bool(missed)
@@ -149,52 +139,65 @@ def _look(
         ((flow_id, most),) = wanted.items()
         rows = {row.id: row for row in store.lock_heads(tx, flow_id, most, bounds[flow_id])}
         heads = {flow_id: [(row.priority, row.available_at, row.id) for row in rows.values()]}
-        return _choose(orders, heads, set()), rows
+        return _choose(orders, heads, Turns()), rows
     heads = defaultdict(list)
     deeper = {flow_id: most + len(lost) for flow_id, most in wanted.items()}
     for row in store.select_heads(tx, deeper, bounds):
         if row.id not in lost:
             heads[row.flow_id].append((row.priority, row.available_at, row.id))
-    chosen = _choose(orders, heads, flows.here(tx).turns.due(wanted))
+    chosen = _choose(orders, heads, flows.here(tx).turns.of(wanted))
     found = store.lock_available(tx, sorted(chosen)) if chosen else ()
     # between the look and the lock a job may have been moved to another flow, which the caller did not name
     return chosen, {row.id: row for row in found if chosen[row.id].names(row.flow_id)}
 
 
-def _remember(tx: Tx, rows: list[Any], bounds: dict[int, Place]) -> None:
+def _remember(tx: Tx, rows: list[Any], look: Look) -> None:
     """After the commit: the next look begins where this one found work."""
     heads: dict[int, Place] = {}
     for row in rows:
         place = (row.priority, row.available_at)
         heads[row.flow_id] = min(place, heads.get(row.flow_id, place))
+    memory = flows.here(tx).heads
     if heads:
-        memory = flows.here(tx).heads
-        tx.on_commit(lambda: memory.seen(heads, bounds))
+        tx.on_commit(lambda: memory.seen(heads, look))
+    else:
+        memory.over(look)
 
 
-def _choose(orders: list[Order], heads: Heads, due: set[int]) -> dict[bytes, Order]:
-    """Who gets which job, the earliest claim first. `due`: flows whose turn it is before all preference, once."""
+def _choose(orders: list[Order], heads: Heads, turns: Turns) -> dict[bytes, Order]:
+    """Who gets which job, the earliest claim first. `turns` is counted on from claim to claim."""
     for rows in heads.values():
         rows.sort(reverse=True)
-    return {job_id: order for order in orders for job_id in _pick(order, heads, due)}
+    return {job_id: order for order in orders for job_id in _pick(order, heads, turns)}
 
 
-def _pick(order: Order, heads: Heads, due: set[int]) -> list[bytes]:
-    """Take the best jobs for one claim: queue by queue as it prefers; within a queue by priority, availability, age."""
-    order.seen |= {flow_id for flow_ids in order.flows.values() for flow_id in flow_ids if heads.get(flow_id)}
+def _pick(order: Order, heads: Heads, turns: Turns) -> list[bytes]:
+    """Take the best jobs for one claim: one of each queue whose turn it is; then queue by queue as it prefers."""
+    queues = list(order.flows.values())
+    seen = {flow_id for flow_ids in queues for flow_id in flow_ids if heads.get(flow_id)}
+    order.seen |= seen
+    due = [flow_ids for flow_ids in queues if turns.due(flow_ids)] if len(queues) > 1 else []
     picked: list[bytes] = []
-    for flow_id in due & order.seen if len(order.flows) > 1 else ():
-        if len(picked) < order.open and heads.get(flow_id):
-            picked.append(heads[flow_id].pop()[2])
-            due.remove(flow_id)
-    for flow_ids in order.flows.values():
-        stacks = [heads[flow_id] for flow_id in flow_ids if heads.get(flow_id)]
-        while stacks and len(picked) < order.open:
-            best = min(stacks, key=lambda stack: stack[-1])
-            picked.append(best.pop()[2])
-            if not best:
-                stacks.remove(best)
+    taken: set[int] = set()
+    for flow_ids, most in [*((flow_ids, 1) for flow_ids in due), *((flow_ids, order.open) for flow_ids in queues)]:
+        for flow_id, job_id in _best(flow_ids, heads, min(most, order.open - len(picked))):
+            picked.append(job_id)
+            taken.add(flow_id)
+    if len(queues) > 1:
+        turns.tell(*passed_over(queues, seen=seen, taken=taken, full=len(picked) >= order.open))
     return picked
+
+
+def _best(flow_ids: list[int], heads: Heads, most: int) -> list[tuple[int, bytes]]:
+    """Take so many (flow, job) off one queue's heads: by priority, availability, age."""
+    best: list[tuple[int, bytes]] = []
+    busy = [flow_id for flow_id in flow_ids if heads.get(flow_id)]
+    while busy and len(best) < most:
+        flow_id = min(busy, key=lambda one: heads[one][-1])
+        best.append((flow_id, heads[flow_id].pop()[2]))
+        if not heads[flow_id]:
+            busy.remove(flow_id)
+    return best
 
 
 def lease_of(tx: Tx, claim: Claim, row: Any) -> int:

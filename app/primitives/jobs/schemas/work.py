@@ -165,8 +165,8 @@ class ClaimJobs(Body):
     """A request for work."""
 
     queues: Annotated[list[Name], Field(min_length=1, max_length=32)] = Field(
-        description="1 to 32 queues in order of preference. Work that was passed over 16 times in a row, because queues "
-        "before its own never ran dry, gives the next claim its first job.",
+        description="1 to 32 queues in order of preference. A queue with work that was passed over 16 times in a row, because "
+        "queues before it never ran dry, gives the next claim its first job.",
         examples=[["critical", "default"]],
     )
     handlers: Annotated[list[Handler], Field(max_length=256)] | None = Field(
