@@ -28,8 +28,7 @@ def enqueue(tx: Tx, commands: Sequence[Enqueue]) -> list[list[Enqueued | Refusal
     duplicate, runs again and replays. After a COMMIT without an answer the ids themselves are looked up. Raises: as values
     also `contract_required`, `contract_violated`, `payload_invalid` and `queue_full`, for new jobs alone.
     """
-    ids = flows.resolve(tx, {job.flow for command in commands for job in command.jobs})
-    work = _Work(tx, ids)
+    work = _Work(tx, {job.flow for command in commands for job in command.jobs})
     if tx.repeated:
         work.recall([job.id for command in commands for job in command.jobs])
     work.look_up_keys([job.key_digest for command in commands for job in command.jobs if job.key_digest])
@@ -42,10 +41,10 @@ def enqueue(tx: Tx, commands: Sequence[Enqueue]) -> list[list[Enqueued | Refusal
 class _Work:
     """One transaction's worth of enqueueing: decides job by job, writes table by table."""
 
-    def __init__(self, tx: Tx, flow_ids: dict[Flow, int]) -> None:
+    def __init__(self, tx: Tx, wanted: set[Flow]) -> None:
         self.tx = tx
-        self.flow_ids = flow_ids
-        self.admission = Admission.of(tx, flow_ids)
+        self.flow_ids: dict[Flow, int] = {}
+        self.admission = Admission.of(tx, wanted)
         self.starts: dict[bytes, terms.Start] = {}
         self.there: dict[bytes, Job] = {}
         self.keys: dict[bytes, tuple[bytes, Job]] = {}
@@ -122,6 +121,8 @@ class _Work:
     def write(self) -> None:
         if not self.new:
             return
+        # only now: what was refused makes no flow and no queue
+        self.flow_ids = flows.resolve(self.tx, {job.flow for _, _, job in self.new})
         keys = [(new.key_digest, new.id, new.fingerprint) for _, new, _ in self.new if new.key_digest is not None]
         if keys:
             # first, and in one order everywhere: a duplicate is found before anything else was written
