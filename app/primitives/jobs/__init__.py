@@ -5,6 +5,8 @@ Guarantees
     until a verdict. At any moment at most one reservation of a job is valid; its fence is greater than every one before.
     A settlement counts only with the token of the newest, unexpired reservation. Enqueues, claims and settlements may be
     repeated after a lost answer and give the same answer.
+    What the contract of a type promises (its terms) counts from the commit that put it, on every replica. A death enqueues the
+    handler that those terms name, once, in the same transaction.
 
 States
     scheduled --due--> available --claim--> running --complete--> succeeded

@@ -17,7 +17,9 @@ from app.primitives.jobs.model.terms import Handler, Terms
 from app.primitives.jobs.ops import terms
 from app.primitives.jobs.ops.enqueue import enqueue
 from app.primitives.jobs.ops.flows import refresh_memory
+from app.primitives.jobs.tables import flows as flows_table
 from app.primitives.jobs.tables import jobs as jobs_table
+from app.primitives.jobs.tables import queues as queues_table
 from tests.primitives.jobs.driving import Jobs, done, failed, good, new_job, reason, released, unknown
 from tests.primitives.jobs.promising import promise, read, set_policy
 from tests.primitives.jobs.test_control import Verdict, retry, run, verdict
@@ -348,6 +350,13 @@ def test_a_type_without_a_valid_contract_is_taken_by_the_policy(
         jobs.host.set(contract_policy=policy)
     assert outcomes(jobs, *TYPES) == expected
     assert len(jobs.rows(jobs_table)) == sum(not one.startswith("refused") for one in expected)
+
+
+def test_what_is_refused_makes_no_queue_and_no_flow(jobs: Jobs) -> None:
+    jobs.host.set(contract_policy="refuse")
+    promise(jobs.database, "good", payload_schema=b"false")
+    assert outcomes(jobs, ("new", "plain"), ("new", "good")) == ["refused contract_required", "refused payload_invalid"]
+    assert jobs.rows(queues_table) == jobs.rows(flows_table) == []
 
 
 def test_a_violated_contract_names_its_rules(jobs: Jobs) -> None:

@@ -29,9 +29,8 @@ def enqueue(tx: Tx, commands: Sequence[Enqueue]) -> list[list[Enqueued | Refusal
     duplicate, runs again and finds the first. After a COMMIT without an answer the ids themselves are looked up. Raises: as
     values also `unique_conflict`, `contract_required`, `contract_violated`, `payload_invalid` and `queue_full`.
     """
-    ids = flows.resolve(tx, {job.flow for command in commands for job in command.jobs})
     jobs = [job for command in commands for job in command.jobs]
-    work = _Work(tx, ids)
+    work = _Work(tx, {job.flow for job in jobs})
     if tx.repeated:
         work.recall([job.id for job in jobs])
     work.look_up_keys([job.key_digest for job in jobs if job.key_digest])
@@ -46,7 +45,7 @@ def enqueue(tx: Tx, commands: Sequence[Enqueue]) -> list[list[Enqueued | Refusal
 def insert(tx: Tx, commands: Sequence[Enqueue]) -> None:
     """Insert jobs that the service itself makes, in the caller's transaction. They have no keys, and nothing refuses them."""
     jobs = [(command, new) for command in commands for new in command.jobs]
-    work = _Work(tx, flows.resolve(tx, {new.flow for _, new in jobs}))
+    work = _Work(tx, {new.flow for _, new in jobs})
     for command, new in jobs:
         work.make(command, new)
     work.write()
@@ -55,10 +54,10 @@ def insert(tx: Tx, commands: Sequence[Enqueue]) -> None:
 class _Work:
     """One transaction's worth of enqueueing: decides job by job, writes table by table."""
 
-    def __init__(self, tx: Tx, flow_ids: dict[Flow, int]) -> None:
+    def __init__(self, tx: Tx, wanted: set[Flow]) -> None:
         self.tx = tx
-        self.flow_ids = flow_ids
-        self.admission = Admission.of(tx, flow_ids)
+        self.flow_ids: dict[Flow, int] = {}
+        self.admission = Admission.of(tx, wanted)
         self.names = Names(tx)
         self.there: dict[bytes, Enqueued] = {}
         self.keys: dict[bytes, tuple[bytes, Job, bool]] = {}  # fingerprint, job, whether it was there before the key
@@ -228,6 +227,10 @@ class _Work:
 
     def write(self) -> frozenset[bytes]:
         """Gives the jobs that became available because others left their keys."""
+        made = [*self.new.values(), *self.replaced.values()]
+        if made:
+            # only now: what was refused makes no flow and no queue
+            self.flow_ids = flows.resolve(self.tx, {one.job.flow for one in made})
         if self.key_rows:
             # first, and in one order everywhere: a duplicate is found before anything else was written
             store.insert_keys(self.tx, sorted(self.key_rows, key=lambda row: bytes(row["digest"])))
