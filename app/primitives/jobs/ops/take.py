@@ -165,10 +165,9 @@ def _write(tx: Tx, orders: dict[bytes, Order], grant: Grant) -> set[bytes]:
     ids = sorted(orders)
     written = store.update_claimed(
         tx,
-        ids,
         grant.digest,
-        {job_id: order.claim.worker for job_id, order in orders.items()},
-        {job_id: order.claim.lease for job_id, order in orders.items()},
+        {job_id: orders[job_id].claim.worker for job_id in ids},
+        {job_id: orders[job_id].claim.lease for job_id in ids},
     )
     if written == len(ids):
         return set(ids)
