@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Integer, LargeBinary, MetaData, SmallInteger, String
+from sqlalchemy import BigInteger, Dialect, Integer, LargeBinary, MetaData, SmallInteger, String
 from sqlalchemy.dialects import mysql
 
 from app.settings import table_prefix
@@ -17,11 +17,35 @@ metadata = MetaData()
 
 _MYSQL = ("mysql", "mariadb")
 
+
+class _AsItIs:
+    """Drivers take bytes as they are; to wrap each value, as the types of SQLAlchemy do, is a call for each of them."""
+
+    def bind_processor(self, dialect: Dialect) -> None:
+        return None
+
+
+class _Bytes(_AsItIs, LargeBinary):
+    pass
+
+
+class _Binary(_AsItIs, mysql.BINARY):
+    pass
+
+
+class _VarBinary(_AsItIs, mysql.VARBINARY):
+    pass
+
+
+class _LongBlob(_AsItIs, mysql.LONGBLOB):
+    pass
+
+
 Moment = BigInteger()  # microseconds since the epoch, UTC, of the database's clock
-Id = LargeBinary(16).with_variant(mysql.BINARY(16), *_MYSQL)  # a UUIDv7's bytes
-Digest = LargeBinary(32).with_variant(mysql.BINARY(32), *_MYSQL)  # SHA-256
-Opaque = LargeBinary().with_variant(mysql.LONGBLOB(), *_MYSQL)  # bytes that the service never reads
-Key = LargeBinary(255).with_variant(mysql.VARBINARY(255), *_MYSQL)  # a caller's key; identity is its bytes
+Id = _Bytes(16).with_variant(_Binary(16), *_MYSQL)  # a UUIDv7's bytes
+Digest = _Bytes(32).with_variant(_Binary(32), *_MYSQL)  # SHA-256
+Opaque = _Bytes().with_variant(_LongBlob(), *_MYSQL)  # bytes that the service never reads
+Key = _Bytes(255).with_variant(_VarBinary(255), *_MYSQL)  # a caller's key; identity is its bytes
 Serial = Integer()
 Small = SmallInteger()
 Count = Integer()

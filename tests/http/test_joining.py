@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
+import pytest
+
 from app.http.protocol import _Joining
+
+pytestmark = pytest.mark.anyio
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"
 

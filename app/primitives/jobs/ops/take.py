@@ -212,10 +212,9 @@ def _write(tx: Tx, orders: dict[bytes, Order], rows: dict[bytes, Any], grant: Gr
     ids = sorted(orders)
     written = store.update_claimed(
         tx,
-        ids,
         grant.digest,
-        {job_id: order.claim.worker for job_id, order in orders.items()},
-        {job_id: lease_of(tx, order.claim, rows[job_id]) for job_id, order in orders.items()},
+        {job_id: orders[job_id].claim.worker for job_id in ids},
+        {job_id: lease_of(tx, orders[job_id].claim, rows[job_id]) for job_id in ids},
     )
     if written == len(ids):
         return set(ids)

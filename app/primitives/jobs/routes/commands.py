@@ -16,6 +16,7 @@ from app.primitives.jobs.model import (
     Debounce,
     NewJob,
     Outcome,
+    ReleaseReason,
     Settlement,
     Unique,
     concurrency_digest,
@@ -183,24 +184,33 @@ def released(job_id: str, body: ReleaseJob) -> Settlement:
     return _settlement(job_id, body.token, Outcome.RELEASED, reason=body.reason, delay=body.delay_seconds)
 
 
-def _settlement(job_id: str, token: str, outcome: Outcome, **content: object) -> Settlement:
+def _settlement(
+    job_id: str,
+    token: str,
+    outcome: Outcome,
+    *,
+    result: bytes | None = None,
+    category: str | None = None,
+    message: str | None = None,
+    reference: str | None = None,
+    retry: bool = False,
+    reason: ReleaseReason | None = None,
+    delay: float | None = None,
+) -> Settlement:
     """The digest is over the content alone, in one order, so that every way to settle the same gives the same."""
-    delay = content.pop("delay", None)
-    filled = {name: content.get(name) for name in ("result", "category", "message", "reference", "retry", "reason")}
-    digest = settlement_digest(outcome.value, *(_plain(value) for value in filled.values()), _plain(delay))
+    digest = settlement_digest(
+        outcome.value, result, category, message, reference, retry or None, reason and reason.value, delay
+    )
     return Settlement(
         id=id_bytes(job_id),
         token=token,
         outcome=outcome,
         digest=digest,
-        delay=None if delay is None else micros(delay),  # type: ignore[arg-type]  # a number, from the schema
-        **{**filled, "retry": bool(filled["retry"])},  # type: ignore[arg-type]  # typed by the schemas above
+        result=result,
+        category=category,
+        message=message,
+        reference=reference,
+        retry=retry,
+        delay=_micros(delay),
+        reason=reason,
     )
-
-
-def _plain(value: object) -> bytes | str | float | None:
-    if value is None or value is False:
-        return None
-    if isinstance(value, bytes | float | int):
-        return value
-    return str(value)

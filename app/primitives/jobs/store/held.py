@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Select, bindparam, case, insert, literal, 
 from app.db.dialects.base import Dialect
 from app.db.tx import Tx
 from app.primitives.jobs.model import State
-from app.primitives.jobs.store.values import IDS, Rows, assigned, by_id, per_row, values_for
+from app.primitives.jobs.store.values import IDS, Rows, alike, assigned, by_id, per_row, values_for
 from app.primitives.jobs.tables import job_events, job_progress, job_results, jobs
 
 _HELD = by_id(
@@ -60,12 +60,15 @@ def update_succeeded(
     purge: Mapping[bytes, int],
 ) -> int:
     """running -> succeeded, for the newest unexpired reservation only. Keys of the mappings: job ids."""
-    own_digest, digest = values_for("settlement_digest", settlements)
-    own_request, request = values_for("ended_request_id", requests)
-    own_purge, due = values_for("due_at", purge)
-    change = _succeeding(tx.dialect, tx.shift, own_digest, own_request, own_purge)
-    filled = {"ids": list(settlements), "grants": list(set(grants)), "now": tx.now, **digest, **request, **due}
-    return tx.conn.execute(change, filled).rowcount
+    written = 0
+    for ids in alike(requests, purge):
+        own_digest, digest = values_for("settlement_digest", {job_id: settlements[job_id] for job_id in ids})
+        own_request, request = values_for("ended_request_id", {job_id: requests[job_id] for job_id in ids})
+        own_purge, due = values_for("due_at", {job_id: purge[job_id] for job_id in ids})
+        change = _succeeding(tx.dialect, tx.shift, own_digest, own_request, own_purge)
+        filled = {"ids": ids, "grants": list(set(grants)), "now": tx.now, **digest, **request, **due}
+        written += tx.conn.execute(change, filled).rowcount
+    return written
 
 
 @lru_cache(maxsize=256)

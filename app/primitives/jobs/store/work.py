@@ -25,7 +25,7 @@ from sqlalchemy import (
 from app.db.dialects.base import Dialect
 from app.db.tx import Tx
 from app.primitives.jobs.model import WAITING, State
-from app.primitives.jobs.store.values import HOT, IDS, Rows, by_id, per_row, values_for
+from app.primitives.jobs.store.values import HOT, IDS, Rows, alike, by_id, per_row, values_for
 from app.primitives.jobs.tables import (
     CLAIM_INDEX,
     flows,
@@ -243,14 +243,15 @@ def lock_available(tx: Tx, ids: Sequence[bytes]) -> Rows:
     return tx.conn.execute(tx.dialect.lock_free(_FREE), {"ids": list(ids)}).all()
 
 
-def update_claimed(
-    tx: Tx, ids: Sequence[bytes], grant: bytes, workers: Mapping[bytes, str], leases: Mapping[bytes, int]
-) -> int:
+def update_claimed(tx: Tx, grant: bytes, workers: Mapping[bytes, str], leases: Mapping[bytes, int]) -> int:
     """available -> running. The lease ends with the attempt's own ceiling at the latest. Keys of the mappings: job ids."""
-    own_worker, worker = values_for("worker", workers)
-    own_lease, lease = values_for("due_at", leases)
-    filled = {"ids": list(ids), "now": tx.now, "grant": grant, **worker, **lease}
-    return tx.conn.execute(_claiming(own_worker, own_lease), filled).rowcount
+    written = 0
+    for group in alike(workers, leases):
+        own_worker, worker = values_for("worker", {job_id: workers[job_id] for job_id in group})
+        own_lease, lease = values_for("due_at", {job_id: leases[job_id] for job_id in group})
+        filled = {"ids": group, "now": tx.now, "grant": grant, **worker, **lease}
+        written += tx.conn.execute(_claiming(own_worker, own_lease), filled).rowcount
+    return written
 
 
 @lru_cache(maxsize=256)  # building a statement costs more than running it
