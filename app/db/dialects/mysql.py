@@ -92,7 +92,8 @@ class MySQL(Dialect):
         cursor.execute(f"SET max_execution_time={seconds * 1000}")
 
     def now(self) -> ColumnElement[int]:
-        return literal_column("CAST(UNIX_TIMESTAMP(NOW(6))*1000000 AS SIGNED)", BigInteger())
+        # no way through local time, whose last hour of summer comes twice, whatever the session's zone
+        return literal_column("TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))", BigInteger())
 
     def classify(self, fault: DBAPIError, *, at_commit: bool) -> Fault:
         code = fault.orig.args[0] if fault.orig is not None and fault.orig.args else 0
