@@ -11,10 +11,11 @@ import pytest
 
 from tests.e2e.process import ServiceProcess, eventually
 from tests.servers.clocks import LIBRARY, MISSING, FakeClock
+from tests.tools import needs
 
 pytestmark = [
     pytest.mark.engines("mariadb", "mysql", "postgresql"),  # SQLite's clock is that of its one process
-    pytest.mark.skipif(LIBRARY is None, reason=MISSING),
+    needs(LIBRARY, MISSING),
 ]
 
 

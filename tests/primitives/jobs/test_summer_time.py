@@ -23,10 +23,11 @@ from tests.primitives.jobs.driving import Host, Jobs, done, failed
 from tests.servers import Server, select_engines
 from tests.servers.clocks import LIBRARY, MISSING, FakeClock
 from tests.servers.migrated import MigratedDatabases
+from tests.tools import needs
 
 pytestmark = [
     pytest.mark.engines("mariadb", "mysql", "postgresql"),  # SQLite's time is this process's, which knows no zones
-    pytest.mark.skipif(LIBRARY is None, reason=MISSING),
+    needs(LIBRARY, MISSING),
 ]
 
 # the moments at which Berlin changes, in the order in which a clock meets them
