@@ -18,6 +18,7 @@ from app.db.database import Database
 from app.errors import StartupProblem
 from app.http.application import build
 from app.registry import PRIMITIVES
+from app.runtime.clearing import ClearingWatch
 from app.runtime.runtime import Runtime
 from app.runtime.service import SERVICE_LANES, SERVICE_LOOPS
 from app.settings import Settings
@@ -82,6 +83,7 @@ def assemble(settings: Settings, database: Database, *, loops: bool) -> Runtime:
     (runtime.token_key,) = database.run(service_ops.ensure_token_key, [None])
     runtime.add_lanes(SERVICE_LANES)
     runtime.add_loops(SERVICE_LOOPS)
+    runtime.keep("clearing", ClearingWatch(runtime))
     for primitive in PRIMITIVES:
         runtime.add_lanes(primitive.lanes)
         if primitive.wire is not None:

@@ -98,6 +98,16 @@ class Settings(BaseSettings):
         300.0, ge=0, description="`/health` warns when a job has been available for longer."
     )
     health_dead: int = Field(100, ge=0, description="`/health` warns when more jobs of a queue are dead.")
+    health_transaction_seconds: float = Field(
+        300.0,
+        ge=0,
+        description="`/health` warns when anybody's transaction has been open in the database for longer: finished rows stay.",
+    )
+    health_journal_bytes: int = Field(
+        64 * 1024 * KIB,
+        ge=16 * 1024 * KIB,
+        description="SQLite only. `/health` warns when the journal is larger: a reader holds it.",
+    )
 
     @field_validator("table_prefix")
     @classmethod

@@ -132,8 +132,8 @@ class Database:
         with connection.begin():
             return self.dialect.most_connections(connection)
 
-    def journal_bytes(self) -> int:
-        """Size of what waits to be folded into the database file (SQLite's WAL); 0 where the server sees to that."""
+    def journal_bytes(self) -> int | None:
+        """Size of what waits to be folded into the database file (SQLite's WAL); None where the server sees to that."""
         return self.dialect.journal_bytes(self._url)
 
     def fold_journal(self) -> bool:

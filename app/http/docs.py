@@ -104,7 +104,8 @@ async def show_docs(_call: Call) -> Answer:
     """Show the interactive documentation."""
     page = (
         b'<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content="width=device-width, initial-scale=1">'
-        b"<title>API \xc2\xb7 Tenure</title><link rel=stylesheet href=/docs/static/swagger-ui.css><div id=swagger-ui></div>"
+        b"<title>API \xc2\xb7 Tenure</title><link rel=icon href=data:,>"  # or the browser asks for one, and is told 404
+        b"<link rel=stylesheet href=/docs/static/swagger-ui.css><div id=swagger-ui></div>"
         b"<script src=/docs/static/swagger-ui-bundle.js></script><script src=/docs/static/docs.js></script></html>"
     )
     return Answer(page, media_type="text/html; charset=utf-8", headers={"content-security-policy": DOCS_CSP})

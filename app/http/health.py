@@ -22,6 +22,7 @@ from app.http.call import Answer, Call
 from app.http.metrics import release
 from app.http.routing import OPEN, thin_router
 from app.jsontext import Read
+from app.runtime import clearing
 from app.runtime.checks import Check, Status
 
 log = structlog.get_logger("tenure.health")
@@ -198,7 +199,7 @@ async def get_health(call: Call) -> Answer:
     Those of the probes and those of every primitive; a key that is limited to names sees those names only. `fail` is
     answered with 503, `warn` with 200.
     """
-    checks = [*own_checks(call.runtime), *await _readiness(call).checks()]
+    checks = [*own_checks(call.runtime), *await _readiness(call).checks(), *await clearing.checks(call.runtime)]
     for source in call.scope["app"].state.checks:
         checks += await _checked(source, call.runtime)
     return _answer([check for check in checks if check.subject is None or call.principal.allows(check.subject)])

@@ -27,6 +27,7 @@ from app.http.auth import identify
 from app.http.call import Answer, Call
 from app.http.pages import TextRead
 from app.http.routing import OPEN, thin_router
+from app.runtime import clearing
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"})
@@ -127,6 +128,7 @@ class _RuntimeCollector(Collector):
         yield from _loops(runtime.loops)
         yield _desks(runtime.desks)
         yield from _service(runtime)
+        yield from clearing.collect(runtime)
         for collect in self._collectors:
             yield from collect(runtime)
 

@@ -21,6 +21,7 @@ SERVICE_LANES = (
     LaneSpec("service.forget_silent", ops.forget_silent, "sweep"),
     LaneSpec("service.clock", upkeep.read_clock, "renew", reads=True),
     LaneSpec("service.schema", upkeep.read_schema, "read", reads=True),
+    LaneSpec("service.clearing", upkeep.read_clearing, "read", reads=True),
 )
 
 

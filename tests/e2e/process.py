@@ -33,14 +33,14 @@ class NeverHappened(AssertionError):
     """A condition that was waited for did not come true in time."""
 
 
-def eventually(condition: Callable[[], T], seconds: float = 20.0, what: str = "") -> T:
+def eventually(condition: Callable[[], T], seconds: float = 20.0, what: str = "", every: float = 0.02) -> T:
     """Call `condition` until it gives something true, and give that."""
     deadline = time.monotonic() + seconds
     pause = threading.Event()
     while not (found := condition()):
         if time.monotonic() > deadline:
             raise NeverHappened(f"{what or getattr(condition, '__name__', condition)} within {seconds} s")
-        pause.wait(0.02)
+        pause.wait(every)
     return found
 
 

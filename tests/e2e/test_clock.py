@@ -10,45 +10,18 @@ from typing import Any
 import pytest
 
 from tests.e2e.process import ServiceProcess, eventually
-
-LIBRARY = next(
-    (
-        str(path)
-        for folder in ("/usr/lib", "/usr/lib64", "/usr/local/lib")
-        for path in sorted(Path(folder).glob("**/faketime/libfaketimeMT.so.1"))
-    ),
-    None,
-)
+from tests.servers.clocks import LIBRARY, MISSING, FakeClock
+from tests.tools import needs
 
 pytestmark = [
     pytest.mark.engines("mariadb", "mysql", "postgresql"),  # SQLite's clock is that of its one process
-    pytest.mark.skipif(LIBRARY is None, reason="libfaketime is not on this machine; Debian's package is faketime"),
+    needs(LIBRARY, MISSING),
 ]
 
 
-class SkewedClock:
-    """The wall clock of one service process, moved by `move`; its steady clock stays as it is, as on a real host."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self.move("+0")
-
-    def move(self, offset: str) -> None:
-        """Such as "+1h" or "-1h" against this host."""
-        self._file.write_text(f"{offset}\n")
-
-    def environment(self) -> dict[str, str]:
-        return {
-            "LD_PRELOAD": str(LIBRARY),
-            "FAKETIME_TIMESTAMP_FILE": str(self._file),
-            "FAKETIME_CACHE_DURATION": "1",
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        }
-
-
 @pytest.fixture
-def clock(tmp_path: Path) -> SkewedClock:
-    return SkewedClock(tmp_path / "faketime")
+def clock() -> FakeClock:
+    return FakeClock()
 
 
 # how far apart this host's clock and the service's measure of the database's may be read: both are read at some moment of a
@@ -69,11 +42,11 @@ def seconds_left(moment: str) -> float:
 
 @pytest.mark.parametrize("offset", ["+1h", "-1h"])
 def test_a_replica_whose_clock_is_an_hour_wrong_grants_and_keeps_leases_by_the_databases_clock(
-    migrated_url: str, start_service: Callable[..., ServiceProcess], clock: SkewedClock, offset: str
+    migrated_url: str, start_service: Callable[..., ServiceProcess], clock: FakeClock, tmp_path: Path, offset: str
 ) -> None:
     """Fault 18 and ShedLock#231: no lease is lost early, none is held too long, and nobody else gets the job."""
     clock.move(offset)
-    wrong = start_service(migrated_url, **clock.environment())
+    wrong = start_service(migrated_url, **clock.environment(tmp_path))
     right = start_service(migrated_url)
     job = wrong.post("/v1/jobs", {"queue": "q", "type": "t", "payload": 1}, 201)
     assert abs(seconds_left(job["created_at"])) < 20
@@ -88,9 +61,9 @@ def test_a_replica_whose_clock_is_an_hour_wrong_grants_and_keeps_leases_by_the_d
 
 @pytest.mark.parametrize("offset", ["+1h", "-1h"])
 def test_a_clock_that_jumps_by_an_hour_while_the_service_runs_costs_no_lease(
-    migrated_url: str, start_service: Callable[..., ServiceProcess], clock: SkewedClock, offset: str
+    migrated_url: str, start_service: Callable[..., ServiceProcess], clock: FakeClock, tmp_path: Path, offset: str
 ) -> None:
-    service = start_service(migrated_url, log_level="debug", **clock.environment())
+    service = start_service(migrated_url, log_level="debug", **clock.environment(tmp_path))
     service.post("/v1/jobs", {"queue": "q", "type": "t", "payload": 1}, 201)
     (held,) = claim(service)
     clock.move(offset)

@@ -12,6 +12,7 @@ import pytest
 
 from tests.e2e.process import ROOT, ServiceProcess, environment, eventually
 from tests.e2e.producers import listed
+from tests.tools import needs
 
 README = (ROOT / "README.md").read_text()
 DEFAULT_URL = "http://127.0.0.1:8080"
@@ -25,7 +26,7 @@ def blocks(heading: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not on this machine")
+@needs(shutil.which("curl"), "curl is not on this machine")
 def test_the_tour_works_from_its_first_line_to_its_last(service: ServiceProcess) -> None:
     script = STRICT + "\n".join(blocks("A tour in five minutes", "sh")).replace(DEFAULT_URL, service.url)
     done = subprocess.run(

@@ -17,6 +17,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import ClassVar
 
+from tests.servers.clocks import FakeClock
 from tests.servers.ports import free_port
 from tests.servers.processes import Reaper, family
 
@@ -92,6 +93,8 @@ class Server(Engine):
     def __init__(self) -> None:
         self.folder: Path | None = None
         self.port = 0
+        self.clock: FakeClock | None = None
+        """Set before the start: the wall clock that the server sees, for servers of a test's own."""
         self._process: subprocess.Popen[bytes] | None = None
         self._reaper: Reaper | None = None
 
@@ -184,6 +187,19 @@ class Server(Engine):
         if self.folder is None or not (log := self.folder / "server.log").exists():
             return ""
         return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+
+    def inside(self, path: Path) -> Path:
+        """A path as the server's process sees it."""
+        return path
+
+    def with_clock(self, folder: Path) -> list[str]:
+        """What stands right before the server's program, so that it and nothing else has the clock."""
+        if self.clock is None:
+            return []
+        return [
+            "env",
+            *(f"{name}={value}" for name, value in self.clock.environment(folder, self.inside(folder)).items()),
+        ]
 
     # How it is done.
 

@@ -33,6 +33,7 @@ class MariaDB(MySQLFamily):
 
     def command(self, folder: Path) -> list[str]:
         return [
+            *self.with_clock(folder),
             str(self._server),
             "--no-defaults",
             f"--datadir={folder / 'data'}",

@@ -23,7 +23,8 @@ class MySQL(MySQLFamily):
     def prepare(self, folder: Path) -> None:
         subprocess.run(
             [
-                *self._program(),
+                *self._in_root(),
+                self._server,
                 "--no-defaults",
                 "--initialize-insecure",
                 f"--datadir={self._inside(folder, 'data')}",
@@ -36,7 +37,9 @@ class MySQL(MySQLFamily):
 
     def command(self, folder: Path) -> list[str]:
         return [
-            *self._program(),
+            *self._in_root(),
+            *self.with_clock(folder),
+            self._server,
             "--no-defaults",
             f"--datadir={self._inside(folder, 'data')}",
             f"--socket={self._inside(folder, 'sock')}",
@@ -57,10 +60,11 @@ class MySQL(MySQLFamily):
         """Memory is out of reach in the other root, so this one is told not to wait for the disk (see `base.MEMORY`)."""
         return [] if self._root is None or MEMORY is None else ["--innodb-flush-method=nosync", "--skip-log-bin"]
 
-    def _program(self) -> list[str]:
-        return [self._server] if self._root is None else ["chroot", str(self._root), self._server]
+    def _in_root(self) -> list[str]:
+        return [] if self._root is None else ["chroot", str(self._root)]
+
+    def inside(self, path: Path) -> Path:
+        return path if self._root is None else Path("/") / path.relative_to(self._root)
 
     def _inside(self, folder: Path, name: str) -> str:
-        """The path of a file as the server sees it."""
-        path = folder / name
-        return str(path) if self._root is None else f"/{path.relative_to(self._root)}"
+        return str(self.inside(folder / name))

@@ -57,9 +57,17 @@ class PostgreSQL(Server):
             "log_timezone": SERVER_TIME_ZONE,
             "max_connections": "300",
             "shared_buffers": "64MB",
+            "max_prepared_transactions": "4",
         }
         options = [f"--{name}={value}" for name, value in settings.items()]
-        return [*self._as_user(), str(self._binaries / "postgres"), "-D", str(folder / "data"), *options]
+        return [
+            *self._as_user(),
+            *self.with_clock(folder),
+            str(self._binaries / "postgres"),
+            "-D",
+            str(folder / "data"),
+            *options,
+        ]
 
     def connect(self, database: str = "postgres") -> psycopg.Connection:
         """Open an administrator's connection, past SQLAlchemy."""

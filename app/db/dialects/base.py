@@ -6,6 +6,7 @@ A dialect file holds only what SQLAlchemy's compiler cannot express. Nothing out
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
@@ -23,6 +24,18 @@ class Fault(Enum):
     UNKNOWN = "unknown"  # COMMIT without an answer: run again with `tx.repeated`
     DUPLICATE = "duplicate"  # a unique index decided a race: run again, the op will see the winner
     BUG = "bug"  # anything else: no retry
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransactions:
+    """What a server tells of all transactions that are open in it, whoever began them.
+
+    `oldest_seconds`: since when the oldest has been open; 0 if none is, None if that is not shown to this account.
+    `hidden`: what is not shown, and the right that would show it.
+    """
+
+    oldest_seconds: float | None
+    hidden: str | None = None
 
 
 class Releasable(Protocol):
@@ -76,9 +89,15 @@ class Dialect:
     def cut(self, connection: Connection) -> None:
         """End a connection that another thread waits on, so that this thread gets an error. Never raises."""
 
-    def journal_bytes(self, url: URL) -> int:
-        """Size of the journal beside the database's own file; 0 where there is none."""
-        return 0
+    def open_transactions(self, connection: Connection) -> OpenTransactions | None:
+        """How old the oldest open transaction is: until it ends, the server keeps all rows that were finished since.
+        None where there is nobody but us.
+        """
+        return None
+
+    def journal_bytes(self, url: URL) -> int | None:
+        """Size of the journal beside the database's own file; None where the server sees to its journal."""
+        return None
 
     def fold_journal(self, connection: Any) -> bool:
         """Fold that journal into the file, over a DBAPI connection; False if somebody was in the way."""

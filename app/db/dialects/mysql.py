@@ -7,9 +7,9 @@ from typing import Any
 
 from sqlalchemy import URL, BigInteger, ColumnElement, Connection, Executable, Select, Table, and_, literal_column, or_
 from sqlalchemy.dialects.mysql import insert
-from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError
+from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError
 
-from app.db.dialects.base import DDL_LOCK_SECONDS, Dialect, Fault
+from app.db.dialects.base import DDL_LOCK_SECONDS, Dialect, Fault, OpenTransactions
 from app.db.metadata import PREFIX
 
 # The session waits at most 3 s for a row, then the unit is run again; the socket waits longer than any of it, so that the
@@ -56,6 +56,7 @@ NOT_SERVING = {
 }
 CUT_SHORT = {1317, 1969, 3024}  # killed or over its time: the transaction is rolled back by us
 DUPLICATE_KEY = {1062}
+NOT_PRIVILEGED = {1227}
 
 
 class MySQL(Dialect):
@@ -91,7 +92,8 @@ class MySQL(Dialect):
         cursor.execute(f"SET max_execution_time={seconds * 1000}")
 
     def now(self) -> ColumnElement[int]:
-        return literal_column("CAST(UNIX_TIMESTAMP(NOW(6))*1000000 AS SIGNED)", BigInteger())
+        # no way through local time, whose last hour of summer comes twice, whatever the session's zone
+        return literal_column("TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))", BigInteger())
 
     def classify(self, fault: DBAPIError, *, at_commit: bool) -> Fault:
         code = fault.orig.args[0] if fault.orig is not None and fault.orig.args else 0
@@ -128,6 +130,20 @@ class MySQL(Dialect):
     def add_up(self, table: Table, rows: Sequence[Mapping[str, Any]], sums: Sequence[str]) -> Executable:
         statement = insert(table).values(list(rows))
         return statement.on_duplicate_key_update({name: table.c[name] + statement.inserted[name] for name in sums})
+
+    def open_transactions(self, connection: Connection) -> OpenTransactions | None:
+        # Of all databases: they share one purge. The view's times are in the zone of the server's host, not the session's;
+        # it is a copy, renewed for whoever comes when nobody has looked for a tenth of a second.
+        try:
+            age = connection.exec_driver_sql(
+                "SELECT TIMESTAMPDIFF(SECOND, CONVERT_TZ(MIN(trx_started), 'SYSTEM', '+00:00'), UTC_TIMESTAMP()) "
+                "FROM information_schema.innodb_trx"
+            ).scalar()
+        except OperationalError as denied:
+            if denied.orig is None or denied.orig.args[0] not in NOT_PRIVILEGED:
+                raise
+            return OpenTransactions(None, "this account has not the privilege PROCESS")
+        return OpenTransactions(max(0.0, float(age or 0)))
 
     def server_checks(self, connection: Connection) -> list[tuple[str, bool, str]]:
         seen: dict[str, str] = dict(

@@ -12,7 +12,7 @@ from sqlalchemy import URL, BigInteger, ColumnElement, Connection, Executable, T
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError
 
-from app.db.dialects.base import DDL_LOCK_SECONDS, Dialect, Fault
+from app.db.dialects.base import DDL_LOCK_SECONDS, Dialect, Fault, OpenTransactions
 
 log = structlog.get_logger("tenure.db")
 
@@ -23,6 +23,18 @@ NOT_SERVING = {"25006", "25P03"}
 NOT_SERVING_CLASSES = ("08", "53", "57P", "58")
 UNIQUE_VIOLATION = "23505"
 IN_ERROR = 3  # libpq's PQTRANS_INERROR; the driver is an optional package, so nothing is imported from it
+
+# Prepared ones outlive their session. A stranger's transaction shows that it is open, and not since when. The server's own
+# vacuum hinders nobody.
+OPEN_TRANSACTIONS = """
+SELECT max(extract(epoch FROM clock_timestamp() - began))::float8, count(*) FILTER (WHERE began IS NULL)
+FROM (
+  SELECT xact_start FROM pg_stat_activity
+  WHERE datname = current_database() AND usesysid IS NOT NULL AND pid <> pg_backend_pid()
+    AND (xact_start IS NOT NULL OR backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)
+  UNION ALL SELECT prepared FROM pg_prepared_xacts WHERE database = current_database()
+) AS transactions (began)
+"""
 
 
 class PostgreSQL(Dialect):
@@ -106,6 +118,12 @@ class PostgreSQL(Dialect):
             index_elements=list(table.primary_key),
             set_={name: table.c[name] + statement.excluded[name] for name in sums},
         )
+
+    def open_transactions(self, connection: Connection) -> OpenTransactions | None:
+        age, strangers = connection.exec_driver_sql(OPEN_TRANSACTIONS).one()
+        if not strangers:
+            return OpenTransactions(max(0.0, age or 0.0))
+        return OpenTransactions(age, f"{strangers} of other accounts; this one has not the role pg_read_all_stats")
 
     def server_checks(self, connection: Connection) -> list[tuple[str, bool, str]]:
         def shown(name: str) -> str:

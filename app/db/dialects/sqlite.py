@@ -15,6 +15,7 @@ from app.db.dialects import sqlite_file
 from app.db.dialects.base import Dialect, Fault, Releasable
 from app.errors import StartupProblem
 
+CHECKPOINT_PAGES, PAGE_BYTES = 2000, 4096
 BUSY, LOCKED, READONLY, IOERR, FULL, CANTOPEN = 5, 6, 8, 10, 13, 14
 CONSTRAINT_UNIQUE, CONSTRAINT_PRIMARYKEY = 2067, 1555
 
@@ -58,7 +59,9 @@ class SQLite(Dialect):
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute(f"PRAGMA synchronous={self.synchronous}")
         connection.execute("PRAGMA foreign_keys=ON")
-        connection.execute("PRAGMA wal_autocheckpoint=2000")
+        connection.execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT_PAGES}")
+        # what a reader made it grow is given back once that has ended, so that the file's size says how things are
+        connection.execute(f"PRAGMA journal_size_limit={CHECKPOINT_PAGES * PAGE_BYTES}")
         connection.execute("PRAGMA cache_size=-65536")
         connection.create_function("tenure_now", 0, _wall_micros)
         if read_only:
