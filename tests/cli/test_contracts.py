@@ -260,9 +260,9 @@ def test_poor_reasons_are_findings_and_real_ones_are_reported(root: Path) -> Non
 
 
 def test_the_settings_of_the_environment_count(root: Path) -> None:
-    write(root, "tenure-contracts.json", declared({"type": "a", **good(timeout_seconds=None)}))
+    write(root, "tenure-contracts.json", declared({"type": "a", **good(timeout_seconds=90)}))
     assert ids(told(root, code=2)["new"]) == ["tenure-contracts.json::a@1::QUEUE007"]
-    assert told(root, code=0, jobs_timeout_seconds=30)["ok"] is True
+    assert told(root, code=0, jobs_lease_seconds=100)["ok"] is True
 
 
 def test_text_is_a_table_with_places_and_what_to_do(root: Path) -> None:
@@ -276,7 +276,7 @@ def test_text_is_a_table_with_places_and_what_to_do(root: Path) -> None:
 
 
 def test_annotations_are_escaped_so_that_no_name_breaks_out_of_them(root: Path) -> None:
-    write(root, "a,b%c:d::error::e.contracts.yaml", "contracts:\n- type: t\n  backoff_seconds: [1]\n")
+    write(root, "a,b%c:d::error::e.contracts.yaml", "contracts:\n- {type: t, backoff_seconds: [1], timeout_seconds: 90}\n")
     result = check(root, "--format", "github")
     lines = result.stdout.splitlines()
     assert len(lines) == 3

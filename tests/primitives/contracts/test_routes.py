@@ -307,10 +307,10 @@ async def test_a_malformed_manifest_is_refused_with_its_places(service: Service)
 
 
 async def test_an_installation_judges_by_its_own_settings_and_clock(service: Service) -> None:
-    contract = {"type": "a", **good(timeout_seconds=None)}
+    contract = {"type": "a", **good(timeout_seconds=90)}
     found = await check(service, [contract])
     assert [one["rule"] for one in found["new"]] == ["QUEUE007"]
-    service.runtime.settings = service.runtime.settings.model_copy(update={"jobs_timeout_seconds": 59.0})
+    service.runtime.settings = service.runtime.settings.model_copy(update={"jobs_lease_seconds": 100.0})
     assert (await check(service, [contract]))["ok"] is True
 
 

@@ -104,7 +104,7 @@ CASES: list[tuple[str, dict[str, Any], str | None]] = [
     ("QUEUE007", {"timeout_seconds": 60}, "/timeout_seconds"),
     ("QUEUE007", {"timeout_seconds": 59.9}, None),
     ("QUEUE007", {"timeout_seconds": 600, "heartbeat_seconds": 15}, None),
-    ("QUEUE007", {"timeout_seconds": None}, "/timeout_seconds"),  # an hour, by the settings
+    ("QUEUE007", {"timeout_seconds": None}, None),  # it promises nothing of time
     ("QUEUE007", {"timeout_seconds": None, "heartbeat_seconds": 15}, None),
     ("QUEUE007", {"retry": {"retry_until_seconds": 7 * 24 * HOUR - 46}}, None),
     ("QUEUE007", {"retry": {"retry_until_seconds": 7 * 24 * HOUR - 45}}, "/retry"),  # the last attempt takes 45 more
@@ -131,7 +131,7 @@ def test_a_good_contract_breaks_no_rule() -> None:
 def test_a_contract_that_says_nothing_breaks_what_can_be_broken_by_silence() -> None:
     empty = parse(Contract, b"{}", max_value_bytes=10)
     found = judge(empty, "t", 1, DEFAULTS, NOW)
-    assert [str(one.rule) for one in found.violations] == ["QUEUE001", "QUEUE002", "QUEUE003", "QUEUE007"]
+    assert [str(one.rule) for one in found.violations] == ["QUEUE001", "QUEUE002", "QUEUE003"]
 
 
 def test_work_that_must_not_happen_twice_has_one_valid_form() -> None:
@@ -154,7 +154,7 @@ def test_one_rule_broken_in_two_ways_is_one_finding_that_tells_of_both() -> None
     [
         ({"retry": None}, {"attempts": 1}, "QUEUE002"),
         ({"effects": "non_idempotent", "retry": {"max_attempts": 1}}, {"on_lease_loss": "unknown"}, "QUEUE006"),
-        ({"timeout_seconds": None}, {"timeout": 59.0}, "QUEUE007"),
+        ({"timeout_seconds": 90}, {"lease": 100.0}, "QUEUE007"),
     ],
 )
 def test_a_silent_contract_is_judged_by_the_settings(
@@ -213,7 +213,7 @@ def test_what_lapses_first_is_told_with_what_is_violated_already() -> None:
     found = judged(
         terminal_handler=None,
         backoff_seconds=None,
-        timeout_seconds=None,
+        timeout_seconds=90,
         exemptions=[exempt("QUEUE003", expires_on="2027-03-01"), exempt("QUEUE007", expires_on="2027-02-01")],
     )
     assert found.valid_until == end_of(date(2027, 2, 1))

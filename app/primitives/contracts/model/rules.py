@@ -205,11 +205,11 @@ def _chain(case: Case) -> Iterator[Fault]:
     beat = contract.heartbeat_seconds
     if beat is not None and BEATS_PER_LEASE * beat > effect.lease:
         yield Fault("/heartbeat_seconds", f"three heartbeats of {_span(beat)} do not fit into {_lease(case)}")
-    if beat is None and effect.timeout >= effect.lease:
-        own = "timeout" if contract.timeout_seconds is not None else "timeout by the settings"
+    # a contract that says nothing of time promises nothing of it; calls to others must (QUEUE005)
+    if contract.timeout_seconds is not None and beat is None and effect.timeout >= effect.lease:
         yield Fault(
             "/timeout_seconds",
-            f"the {own} of {_span(effect.timeout)} is not below {_lease(case)}, and no heartbeat is declared",
+            f"the timeout of {_span(effect.timeout)} is not below {_lease(case)}, and no heartbeat is declared",
         )
     horizon = effect.horizon()
     if horizon is not None and horizon >= case.retention:
