@@ -276,7 +276,9 @@ def test_text_is_a_table_with_places_and_what_to_do(root: Path) -> None:
 
 
 def test_annotations_are_escaped_so_that_no_name_breaks_out_of_them(root: Path) -> None:
-    write(root, "a,b%c:d::error::e.contracts.yaml", "contracts:\n- {type: t, backoff_seconds: [1], timeout_seconds: 90}\n")
+    write(
+        root, "a,b%c:d::error::e.contracts.yaml", "contracts:\n- {type: t, backoff_seconds: [1], timeout_seconds: 90}\n"
+    )
     result = check(root, "--format", "github")
     lines = result.stdout.splitlines()
     assert len(lines) == 3
