@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from app import reservations
-from app.clock import MICROS
+from app.clock import MICROS, micros
 from app.errors import Refusal
 from app.primitives.jobs.model import (
     ENDED,
     Caller,
     Granted,
+    NewJob,
     ReleaseReason,
     Settle,
     Settled,
@@ -23,6 +24,7 @@ from app.primitives.jobs.model import (
     new_id,
 )
 from app.primitives.jobs.ops.settle import settle
+from app.primitives.jobs.store.values import LARGE_GROUP
 from app.primitives.jobs.tables import job_events, job_results
 from app.primitives.jobs.tables import jobs as jobs_table
 from tests.primitives.jobs.driving import (
@@ -279,6 +281,34 @@ def test_the_same_settlement_of_two_requests_in_one_transaction_is_done_once(job
     grant = running(jobs)
     first, again = jobs.database.run(settle, [Settle((done(grant),), CALLER), Settle((done(grant),), CALLER)])
     assert again == [replace(good(first[0]), replayed=True)]
+
+
+@pytest.mark.parametrize("size", [2, 2 * LARGE_GROUP])
+def test_requests_that_share_a_transaction_keep_what_is_their_own(jobs: Jobs, size: int) -> None:
+    """Small ones are written by one statement, large ones by a statement each: workers, leases, request ids, results."""
+    jobs.enqueue_all(*(NewJob(new_id(), ("q", "t", 1), b"1") for _ in range(2 * size)))
+    wanted = [jobs.wanted(limit=size, worker=f"worker-{number}", lease=60 + number) for number in range(2)]
+    claimed = [good(outcome).grants for outcome in jobs.claim_all(*wanted)]
+    rows = {row.id: row for row in jobs.rows(jobs_table)}
+    for number, grants in enumerate(claimed):
+        assert len(grants) == size
+        told = {(rows[grant.id].worker, rows[grant.id].lease_micros) for grant in grants}
+        assert told == {(f"worker-{number}", micros(60 + number))}
+
+    commands = [
+        Settle(
+            tuple(done(grant, b"%d" % place) for place, grant in enumerate(grants)),
+            Caller(CALLER.principal, f"request-{number}"),
+        )
+        for number, grants in enumerate(claimed)
+    ]
+    answers = jobs.database.run(settle, commands)
+    assert {good(outcome).state for outcomes in answers for outcome in outcomes} == {State.SUCCEEDED}
+    rows = {row.id: row for row in jobs.rows(jobs_table)}
+    for number, command in enumerate(commands):
+        assert {rows[item.id].ended_request_id for item in command.items} == {f"request-{number}"}
+        assert all(rows[item.id].settlement_digest == item.digest for item in command.items)
+    assert len(jobs.rows(job_results)) == 2 * size
 
 
 @every_outcome
