@@ -116,10 +116,9 @@ def own_checks(runtime: Any) -> list[Check]:
     ]
     for name, loop in sorted(runtime.loops.items()):
         good = loop.healthy()
+        bad: Status = "fail" if loop.spec.essential else "warn"
         output = None if good else f"the loop {name} has not succeeded lately"
-        checks.append(
-            Check(f"loop.{name}", "pass" if good else "fail", round(loop.age_seconds(), 1), "seconds", output)
-        )
+        checks.append(Check(f"loop.{name}", "pass" if good else bad, round(loop.age_seconds(), 1), "seconds", output))
     if not runtime.crews_alive():
         checks.append(Check("process.crews", "fail", output="a database thread has ended"))
     age = runtime.state("keys").age_seconds()

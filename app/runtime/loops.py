@@ -29,6 +29,7 @@ class LoopSpec:
     every_seconds: float
     body: Callable[[Any], Awaitable[float | None]]
     everywhere: bool = False  # runs also in processes that leave the sweeps to others (`--no-loops`)
+    essential: bool = True  # False: what it does is for people to read, and its failing takes no traffic away
 
 
 class Loop:

@@ -17,7 +17,7 @@ from app.settings import Settings
 
 # threads of each crew on a server database; "busy" ones are as many as `lane_threads` says
 BUSY_CREWS = ("enqueue", "settle")
-CREWS = ("enqueue", "claim", "settle", "renew", "control", "sweep", "read")
+CREWS = ("enqueue", "claim", "settle", "renew", "control", "sweep", "read", "figures")
 
 
 @dataclass(slots=True)

@@ -71,6 +71,9 @@ class ServiceProcess:
     `settings` are TENURE_ settings by name, or whole variables in capitals (`LD_PRELOAD=…`).
     """
 
+    program: tuple[str, ...] = (sys.executable, "-m", "app")
+    place = ROOT
+
     def __init__(self, database_url: str, *arguments: str, **settings: Any) -> None:
         self.settings: dict[str, Any] = {"database_url": database_url, "port": 0, "log_format": "json", **settings}
         self.arguments = arguments
@@ -86,8 +89,8 @@ class ServiceProcess:
         self._log.write_bytes(b"")
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "app", "serve", *self.arguments],
-                cwd=ROOT,
+                [*self.program, "serve", *self.arguments],
+                cwd=self.place,
                 env=environment(self.settings),
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -23,6 +23,7 @@ from app.runtime.loops import LoopSpec
 from app.runtime.primitive import Primitive
 from app.runtime.runtime import Runtime
 
+# The crew "figures" is for all that touches the bookkeeping: who waits for a lock on it keeps no work and no sweep waiting.
 LANES = (
     LaneSpec("jobs.enqueue", enqueue, "enqueue", most_items=1000),
     LaneSpec("jobs.claim", claim, "claim"),
@@ -33,7 +34,7 @@ LANES = (
     LaneSpec("jobs.promote", sweep.promote, "sweep", most_items=1),
     LaneSpec("jobs.abandon", sweep.abandon, "sweep", most_items=1),
     LaneSpec("jobs.purge", sweep.purge, "sweep", most_items=1),
-    LaneSpec("jobs.flush", stats.flush, "sweep"),
+    LaneSpec("jobs.flush", stats.flush, "figures"),
     LaneSpec("jobs.cancel", control.cancel, "control"),
     LaneSpec("jobs.retry", control.retry, "control"),
     LaneSpec("jobs.reconcile", control.reconcile, "control"),
@@ -44,10 +45,10 @@ LANES = (
     LaneSpec("jobs.refresh", refresh_memory, "read", reads=True),
     LaneSpec("jobs.get", inspect.get, "read", reads=True),
     LaneSpec("jobs.list", inspect.list_jobs, "read", reads=True),
-    LaneSpec("jobs.explain", explain.explain, "read", reads=True),
+    LaneSpec("jobs.explain", explain.explain, "figures", reads=True),
     LaneSpec("jobs.queue", queues.get, "read", reads=True),
     LaneSpec("jobs.queues", queues.list_queues, "read", reads=True),
-    LaneSpec("jobs.stats", stats.read, "read", reads=True),
+    LaneSpec("jobs.stats", stats.read, "figures", reads=True),
 )
 
 FULL_BATCH_AGAIN = 0.0
@@ -65,7 +66,7 @@ def _sweeping(lane: str) -> Callable[[Runtime], Any]:
 
 
 async def _flush(runtime: Runtime) -> float | None:
-    """Write down what was seen, and learn what other replicas changed of flows and queues."""
+    """Write down what was seen."""
     memory: Here = runtime.state("jobs")
     figures, workers = memory.take()
     if figures or workers:
@@ -74,6 +75,11 @@ async def _flush(runtime: Runtime) -> float | None:
         except Refusal:
             memory.give_back(figures, workers)
             raise
+    return None
+
+
+async def _refresh(runtime: Runtime) -> float | None:
+    """Learn what other replicas changed of flows and queues."""
     await runtime.lane("jobs.refresh").submit(None)
     return None
 
@@ -82,7 +88,8 @@ LOOPS = (
     LoopSpec("jobs.promote", 1.0, _sweeping("jobs.promote")),
     LoopSpec("jobs.abandon", 1.0, _sweeping("jobs.abandon")),
     LoopSpec("jobs.purge", 30.0, _sweeping("jobs.purge")),
-    LoopSpec("jobs.flush", 2.0, _flush, everywhere=True),
+    LoopSpec("jobs.flush", 2.0, _flush, everywhere=True, essential=False),
+    LoopSpec("jobs.refresh", 2.0, _refresh, everywhere=True),
 )
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import NullPool, create_engine, text
 
 from app.db.database import Database
 from app.db.tx import Tx
 from app.errors import Refusal
 from app.primitives.jobs.tables import job_figures, job_workers
+from tests.e2e.process import eventually
 from tests.service import Service
 
 AWAY = "_away"
@@ -57,3 +60,71 @@ async def test_work_goes_on_while_the_bookkeeping_fails(service: Service) -> Non
     figures, workers = service.runtime.state("jobs").snapshot()
     assert figures
     assert workers, "what could not be written is kept for the next time"
+
+
+TABLES = [table.name for table in (job_figures, job_workers)]
+
+
+@contextmanager
+def _held(url: str, how: str) -> Iterator[None]:
+    """Another connection has all rows of the bookkeeping locked, or the tables."""
+    engine = create_engine(url, poolclass=NullPool)
+    if how == "rows":
+        statements = [f"SELECT * FROM {name} FOR UPDATE" for name in TABLES]
+    elif engine.dialect.name == "postgresql":
+        statements = [f"LOCK TABLE {', '.join(TABLES)} IN ACCESS EXCLUSIVE MODE"]
+    else:
+        statements = ["LOCK TABLES " + ", ".join(f"{name} WRITE" for name in TABLES)]
+    with engine.connect() as connection:
+        for statement in statements:
+            connection.execute(text(statement))
+        yield
+
+
+async def _taken(service: Service, lane: str, before: int) -> None:
+    """Until a thread works at the lane's next command."""
+    found = service.runtime.lane(lane)
+    await asyncio.to_thread(eventually, lambda: found.batches > before, what=f"{lane} is taken")
+
+
+@pytest.mark.anyio
+@pytest.mark.engines("mariadb", "mysql", "postgresql")  # SQLite locks no table, and has one writer
+@pytest.mark.parametrize("how", ["rows", "tables"])
+async def test_work_sweeps_and_probes_go_on_while_the_bookkeeping_is_locked(
+    service: Service, migrated_url: str, how: str
+) -> None:
+    """Nothing of them stands in the queue behind what waits for the lock."""
+    loop, lanes = service.runtime.loops["jobs.flush"], ("jobs.flush", "jobs.stats")
+    await loop.stop()  # this test is the loop
+    assert await _life(service) == "succeeded"
+    await loop.spec.body(service.runtime)
+    assert await _life(service) == "succeeded"  # there is something to write again
+    with _held(migrated_url, how):
+        before = {name: service.runtime.lane(name).batches for name in lanes}
+        flushing = asyncio.create_task(loop.spec.body(service.runtime))
+        await _taken(service, "jobs.flush", before["jobs.flush"])
+        looking = asyncio.create_task(service.client.get("/health"))
+        for _ in range(3):
+            assert await _life(service) == "succeeded"
+        for sweep in ("jobs.promote", "jobs.abandon", "jobs.purge"):
+            await service.sweep(sweep)
+        waiting = asyncio.create_task(
+            service.post("/v1/jobs/claim", {"queues": ["later"], "worker": "w", "wait_seconds": 10}, status=200)
+        )
+        await service.post("/v1/jobs", {"queue": "later", "type": "t", "payload": 1}, status=201)
+        assert len((await waiting)["jobs"]) == 1
+        assert (await service.get("/readyz", status=200))["status"] in ("pass", "warn")
+        assert not flushing.done(), "all that was done while it waited"
+    await flushing
+    assert (await looking).status_code == 200
+    assert await _life(service) == "succeeded"
+
+
+@pytest.mark.anyio
+async def test_bookkeeping_that_has_failed_for_long_is_a_warning_and_takes_no_traffic_away(service: Service) -> None:
+    await service.runtime.loops["jobs.flush"].stop()
+    ready = await service.get("/readyz", status=200)
+    (check,) = [check for check in ready["checks"] if check["name"] == "loop.jobs.flush"]
+    assert (ready["status"], check["status"]) == ("warn", "warn")
+    assert "has not succeeded lately" in check["output"]
+    assert await _life(service) == "succeeded"

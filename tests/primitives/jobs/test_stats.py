@@ -330,5 +330,6 @@ async def test_the_first_scrape_asks_for_a_report_and_the_next_has_it(service: S
     await worked(service)
     before = (await service.client.get("/metrics")).text
     assert "tenure_jobs{" not in before, "a scrape never waits for the database"
-    await service.get("/v1/queues", status=200)  # read by the same thread, after the report
+    job = (await service.get("/v1/jobs", status=200))["items"][0]
+    await service.get(f"/v1/jobs/{job['id']}/explain", status=200)  # read by the same thread, after the report
     assert 'tenure_jobs{queue="mail",state="available"} 1.0' in (await service.client.get("/metrics")).text
