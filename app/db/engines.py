@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event, make_url
@@ -38,7 +39,7 @@ def recognise(url: URL, *, sqlite_synchronous: str = "FULL") -> Dialect:
     """
     promised = dialects.for_url(url.get_backend_name(), sqlite_synchronous=sqlite_synchronous)
     promised.prepare(url)
-    engine = create_engine(url, poolclass=NullPool, hide_parameters=True, **promised.engine_options(url))
+    engine = _engine(promised, url, promised.engine_options(url))
     try:
         with engine.connect():
             return dialects.choose(promised, engine)
@@ -54,8 +55,7 @@ def make(dialect: Dialect, url: URL, use: Use) -> Engine:
     options = dialect.ddl_options(url) if use == "ddl" else dialect.engine_options(url)
     if use == "read" and not dialect.single_writer:
         options["isolation_level"] = "AUTOCOMMIT"
-    # the text of a database error must not carry the values of its statement
-    engine = create_engine(url, poolclass=NullPool, hide_parameters=True, **options)
+    engine = _engine(dialect, url, options)
 
     @event.listens_for(engine, "connect")
     def _prepare(connection: Any, _record: Any) -> None:
@@ -68,5 +68,16 @@ def make(dialect: Dialect, url: URL, use: Use) -> Engine:
         @event.listens_for(engine, "begin")
         def _begin(connection: Connection) -> None:
             connection.exec_driver_sql("BEGIN" if use == "read" else "BEGIN IMMEDIATE")
+
+    return engine
+
+
+def _engine(dialect: Dialect, url: URL, options: Mapping[str, Any]) -> Engine:
+    # the text of a database error must not carry the values of its statement
+    engine = create_engine(url, poolclass=NullPool, hide_parameters=True, **options)
+
+    @event.listens_for(engine, "do_connect")
+    def _connect(_dialect: Any, _record: Any, _positional: Any, arguments: Mapping[str, Any]) -> Any:
+        return dialect.connect(arguments)
 
     return engine

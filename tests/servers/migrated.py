@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Engine as SQLAlchemyEngine
-from sqlalchemy import MetaData, NullPool, Table, create_engine, event, insert, select
+from sqlalchemy import MetaData, NullPool, Table, create_engine, event, insert, make_url, select
 
 from tests.servers.base import Engine
 from tests.servers.postgresql import PostgreSQL
@@ -76,8 +76,9 @@ class MigratedDatabases:
 
 
 def _remember(url: str, template_url: str) -> Migrated:
-    engine = create_engine(url, poolclass=NullPool)
-    backend = engine.dialect.name
+    backend = make_url(url).get_backend_name()
+    # PyMySQL would read the machine's certificates for each connection, which takes longer than most tests
+    engine = create_engine(url, poolclass=NullPool, connect_args={"ssl_disabled": True} if backend == "mysql" else {})
     if backend != "sqlite":
 
         @event.listens_for(engine, "connect")

@@ -9,6 +9,7 @@ import pymysql
 from pymysql.constants import ER
 from sqlalchemy.engine import make_url
 
+from app.db.dialects.pymysql_connection import SharedContext
 from tests.servers.base import Server
 
 USER = "tenure"
@@ -37,7 +38,7 @@ class MySQLFamily(Server):
         self, database: str | None = None, read_seconds: int = 30
     ) -> pymysql.Connection[pymysql.cursors.Cursor]:
         """Open an administrator's connection, past SQLAlchemy."""
-        return pymysql.connect(
+        return SharedContext(
             host="127.0.0.1",
             port=self.port,
             user=USER,
@@ -71,10 +72,15 @@ class MySQLFamily(Server):
         self.execute(f"DROP DATABASE IF EXISTS {make_url(url).database}")
 
     def disconnect_clients(self, url: str) -> None:
-        name = make_url(url).database
-        for (identity,) in self.execute(f"SELECT id FROM information_schema.processlist WHERE db = '{name}'"):
-            try:
-                self.execute(f"KILL {identity}")
-            except pymysql.err.OperationalError as error:
-                if error.args[0] != ER.NO_SUCH_THREAD:
-                    raise
+        connection = self.connect()
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT id FROM information_schema.processlist WHERE db = %s", (make_url(url).database,))
+                for (identity,) in cursor.fetchall():
+                    try:
+                        cursor.execute(f"KILL {identity}")
+                    except pymysql.err.OperationalError as error:
+                        if error.args[0] != ER.NO_SUCH_THREAD:
+                            raise
+        finally:
+            connection.close()

@@ -68,6 +68,10 @@ class Dialect:
         """The same for the connection that changes the schema, whose statements may take long."""
         return self.engine_options(url)
 
+    def connect(self, arguments: Mapping[str, Any]) -> Any | None:
+        """Open a DBAPI connection, or give None where it is the driver's own way that is wanted."""
+        return None
+
     def on_connect_ddl(self, connection: Any) -> None:
         """After `on_connect`: wait `DDL_LOCK_SECONDS` for a lock (all who come behind wait as long), no statement limit."""
 

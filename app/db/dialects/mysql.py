@@ -78,6 +78,11 @@ class MySQL(Dialect):
         options["connect_args"] |= {"read_timeout": None, "write_timeout": None}
         return options
 
+    def connect(self, arguments: Mapping[str, Any]) -> Any | None:
+        from app.db.dialects.pymysql_connection import SharedContext  # noqa: PLC0415 - the driver; others do without
+
+        return SharedContext(**arguments)
+
     def on_connect_ddl(self, connection: Any) -> None:
         with connection.cursor() as cursor:
             cursor.execute(f"SET lock_wait_timeout={DDL_LOCK_SECONDS}, innodb_lock_wait_timeout={DDL_LOCK_SECONDS}")
