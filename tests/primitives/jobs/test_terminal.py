@@ -157,6 +157,21 @@ def test_every_way_to_die_enqueues_the_handler_once_and_tells_it_why(jobs: Jobs,
     assert jobs.take("graves").id == row.id, "it is there to be claimed"
 
 
+def test_the_newest_of_several_failures_is_told_of_each_job_of_one_sweep(jobs: Jobs) -> None:
+    promise(jobs.database, max_attempts=3, handler=HANDLER)
+    made = [jobs.enqueue().id for _ in range(3)]
+    for category in ("first", "second"):
+        jobs.settle_all(
+            *(failed(grant, f"{category}-{made.index(grant.id)}", delay=0) for grant in jobs.claim(limit=3))
+        )
+    assert len(jobs.claim(limit=3)) == 3
+    jobs.move(61)
+    jobs.abandon()
+    payloads = [told(jobs, row) for row in handlers(jobs)]
+    found = {payload["job"]["id"]: payload["last_error"]["category"] for payload in payloads}
+    assert found == {id_text(job_id): f"second-{place}" for place, job_id in enumerate(made)}
+
+
 @pytest.mark.parametrize("way", ["cancelled", "cancelled while running", "unknown", "succeeded by verdict", "retried"])
 def test_what_does_not_die_has_no_handler(jobs: Jobs, way: str) -> None:
     from app.primitives.jobs.ops.control import cancel
