@@ -22,6 +22,8 @@ from app.primitives.jobs.store import terms as store
 
 __all__ = ["TermsNotUsable", "can_handle", "check_schema", "known", "put", "read", "rules", "start_of"]
 
+_NOTHING = Terms("", 0)  # what is promised of a type without a contract
+
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Terms).decode
 
@@ -104,7 +106,7 @@ def rules(tx: Tx, wanted: Iterable[Flow]) -> dict[Flow, Rules]:
     """For each flow, what decides over attempts that do not succeed. Reads nothing for no flow."""
     asked = set(wanted)
     found = read(tx, {(type_, version) for _, type_, version in asked})
-    return {flow: _rules(tx, found.get(flow[1:]) or Terms(*flow[1:])) for flow in asked}
+    return {flow: _rules(tx, found.get(flow[1:], _NOTHING)) for flow in asked}
 
 
 def _rules(tx: Tx, terms: Terms) -> Rules:
@@ -130,7 +132,7 @@ class Start:
 
 
 def start_of(tx: Tx, new: NewJob, terms: Terms | None) -> Start:
-    promised = terms or Terms(*new.flow[1:])
+    promised = terms or _NOTHING
     now, settings = tx.now, tx.host.settings
     delay = new.delay if new.debounce is None else new.debounce.delay
     at = max(now, new.available_at if new.available_at is not None else now + (delay or 0))
