@@ -56,7 +56,7 @@ def _postgresql(connection: Connection, table: str) -> list[str]:
         text(
             "SELECT attname, format_type(atttypid, atttypmod), attnotnull, attcollation::regcollation::text, "
             "pg_get_expr(adbin, adrelid) FROM pg_attribute LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum "
-            "WHERE attrelid = CAST(:t AS regclass) AND attnum > 0 ORDER BY attnum"
+            "WHERE attrelid = CAST(:t AS regclass) AND attnum > 0 AND NOT attisdropped ORDER BY attnum"
         ),
         {"t": table},
     )

@@ -467,7 +467,7 @@ def test_a_long_line_is_looked_at_by_its_index_alone(
         jobs.enqueue_all(*(new_job(concurrency=slot()) for _ in range(1000)))
     analyse(jobs)
     digest = slot().digest
-    following = plans(jobs, lambda tx: lines.select_next(tx, {digest: 1}), job_slots.name)
+    following = plans(jobs, lambda tx: lines.select_next(tx, {digest: 2}), job_slots.name)
     held = plans(jobs, lambda tx: lines.select_held(tx, [digest]), job_slots.name)
     assert (len(following), len(held)) == (1, 1)
     for plan in following + held:
