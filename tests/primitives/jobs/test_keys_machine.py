@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from app.primitives.jobs.model import (
     ENDED,
@@ -27,7 +26,7 @@ from app.primitives.jobs.model import (
 from app.primitives.jobs.ops import bulk, control
 from tests.primitives.jobs.driving import OUTCOMES, Host, Jobs, good, new_job, reason
 from tests.primitives.jobs.keyed import check_keys, debounce, holder_of, slot, states, unique
-from tests.primitives.jobs.test_machine import empty
+from tests.primitives.jobs.test_machine import empty, run
 
 SOLES = [
     None,
@@ -274,27 +273,11 @@ class KeyMachine(RuleBasedStateMachine):
         check_keys(self.jobs, most_ever=self.lines.highest)
 
 
-def run(jobs: Jobs, *, examples: int, steps: int) -> None:
-    class Here(KeyMachine):
-        pass
-
-    Here.jobs = jobs
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        Here,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            deadline=None,
-            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
-        ),
-    )
-
-
 @pytest.mark.engines("sqlite")
 def test_no_history_of_keys_leads_the_embedded_database_away_from_the_model(jobs: Jobs) -> None:
-    run(jobs, examples=25, steps=30)
+    run(KeyMachine, jobs, examples=25, steps=30)
 
 
 @pytest.mark.engines("mariadb", "mysql", "postgresql")
 def test_no_history_of_keys_leads_a_server_away_from_the_model(jobs: Jobs) -> None:
-    run(jobs, examples=8, steps=30)
+    run(KeyMachine, jobs, examples=8, steps=30)
