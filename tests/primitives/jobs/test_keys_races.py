@@ -52,7 +52,7 @@ def race(one: tuple[Jobs, Body], two: tuple[Jobs, Body], between: Callable[[int,
 
         return act
 
-    together(acting(0, *one), acting(1, *two))
+    together(acting(0, *one), acting(1, *two), seconds=max(SECONDS, ROUNDS))
 
 
 def drain(jobs: Jobs) -> int:

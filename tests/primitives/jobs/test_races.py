@@ -28,8 +28,10 @@ SECONDS = 60
 Replica = Callable[[], Jobs]
 
 
-def together(*bodies: Callable[[], Any]) -> list[Any]:
-    """Run the bodies at the same moment, each in a thread of its own; their results, or the first exception."""
+def together(*bodies: Callable[[], Any], seconds: float = SECONDS) -> list[Any]:
+    """Run the bodies at the same moment, each in a thread of its own; their results, or the first exception. Each must end
+    within `seconds`.
+    """
     barrier = threading.Barrier(len(bodies))
 
     def run(body: Callable[[], Any]) -> Any:
@@ -38,7 +40,7 @@ def together(*bodies: Callable[[], Any]) -> list[Any]:
 
     with ThreadPoolExecutor(len(bodies)) as pool:
         running: list[Future[Any]] = [pool.submit(run, body) for body in bodies]
-        return [one.result(SECONDS) for one in running]
+        return [one.result(seconds) for one in running]
 
 
 class History:
