@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from app.clock import micros
 from app.errors import Refusal
 from app.primitives.jobs.model import (
     Caller,
@@ -428,6 +429,20 @@ def test_a_debounced_job_is_put_off_to_the_end_of_its_window_at_most(jobs: Jobs)
     late = send(jobs, debounce=debounce("k", 10, 25), payload=b"last").job
     assert (late.id, late.state) == (first.id, State.AVAILABLE)
     assert jobs.take().payload == b"last"
+
+
+def test_an_overdue_debounced_job_keeps_its_place_however_often_it_is_enqueued_again(jobs: Jobs) -> None:
+    """Or a burst that never ends would send it to the back of a busy queue for ever."""
+    first = send(jobs, debounce=debounce("k", 10, 25), payload=b"1").job
+    jobs.move(30)
+    jobs.promote()
+    others = [jobs.enqueue(), jobs.enqueue()]
+    jobs.move(5)
+    again = send(jobs, debounce=debounce("k", 10, 25), payload=b"2")
+    assert (again.job.id, again.deduplicated, again.job.state) == (first.id, True, State.AVAILABLE)
+    assert again.job.available_at == first.created_at + micros(25)
+    assert [(grant.id, grant.payload) for grant in jobs.claim(limit=1)] == [(first.id, b"2")]
+    assert [grant.id for grant in jobs.claim(limit=9)] == [job.id for job in others]
 
 
 def test_a_debounced_job_that_is_available_is_put_off_again(jobs: Jobs) -> None:

@@ -135,7 +135,11 @@ def start_of(tx: Tx, new: NewJob, terms: Terms | None) -> Start:
     promised = terms or _NOTHING
     now, settings = tx.now, tx.host.settings
     delay = new.delay if new.debounce is None else new.debounce.delay
-    at = max(now, new.available_at if new.available_at is not None else now + (delay or 0))
+    at = new.available_at if new.available_at is not None else now + (delay or 0)
+    if (
+        new.debounce is None
+    ):  # an overdue one keeps its moment: or every further enqueue sent it to the back of its queue
+        at = max(now, at)
     most = new.max_attempts
     if most is None and not promised.unlimited:
         most = promised.max_attempts or settings.jobs_max_attempts

@@ -153,10 +153,12 @@ def conflict(job: Job, why: str) -> Refusal:
 
 
 def put_off(tx: Tx, debounce: Debounce, holder: Holder | None) -> int:
-    """When a debounced job is due: `delay` from now, but never later than the window's first enqueue allows."""
+    """When a debounced job is due: `delay` from now, but never later than the window's first enqueue allows; so it lies in the
+    past once that moment is over.
+    """
     latest_at = holder.latest_at if holder is not None else None
     first = tx.now + debounce.max_wait if latest_at is None else latest_at
-    return max(tx.now, min(tx.now + debounce.delay, first))
+    return min(tx.now + debounce.delay, first)
 
 
 def _latest(tx: Tx, new: NewJob, holder: Holder | None) -> int | None:
