@@ -186,12 +186,14 @@ class Dedup(Body):
 
     unique_by: PointerText | None = Field(
         None,
-        description="JSON Pointer into the payload: one unfinished job for each value found there.",
+        description="JSON Pointer into the payload: one job that waits for each string or integer found there. An event that "
+        "comes during its run makes the next one, so that no change is missed. An enqueue's own `unique` or `debounce` stands.",
         examples=["/site_id"],
     )
     no_overlap_by: PointerText | None = Field(
         None,
-        description="JSON Pointer into the payload: one run at a time for each value found there.",
+        description="JSON Pointer into the payload: one run at a time for each string or integer found there; the others wait in "
+        "line. An enqueue's own `concurrency` stands.",
         examples=[None],
     )
     upstream_debounce_reason: Justification | None = Field(

@@ -46,7 +46,7 @@ class PayloadSchema:
         if self._validator is None:
             return (FieldError(ROOT, "cannot be judged: this release cannot use the contract's schema"),)
         try:
-            value = _decode(payload)
+            value = decode(payload)
             return () if self._validator.is_valid(value) else tuple(_first(self._validator.iter_errors(value)))
         except _Ambiguous:
             return (FieldError(ROOT, "must not name a member of an object twice"),)
@@ -86,7 +86,8 @@ def _compile(schema: bytes) -> Any:
 # -- the payload as it was sent --------------------------------------------------------------------------------------------
 
 
-def _decode(payload: bytes) -> Any:
+def decode(payload: bytes) -> Any:
+    """The value with its numbers exact. Raises: ValueError for a member that is named twice, or RecursionError."""
     return json.loads(payload, parse_int=_integer, parse_float=Decimal, object_pairs_hook=_members)
 
 

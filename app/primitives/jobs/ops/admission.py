@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from app.db.tx import Tx
 from app.errors import CONTRACT_REQUIRED, CONTRACT_VIOLATED, PAYLOAD_INVALID, Refusal
-from app.primitives.jobs.model import Flow, NewJob
+from app.primitives.jobs.model import Flow, NewJob, derived
 from app.primitives.jobs.model.terms import Known, Pair, Terms
 from app.primitives.jobs.ops import flows, terms
 from app.primitives.jobs.store import terms as store
@@ -24,6 +24,7 @@ class Admission:
     known: dict[Pair, Known]
     policies: dict[str, str]
     _counted: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _keyless: dict[bytes, Refusal] = field(default_factory=dict)
 
     @classmethod
     def of(cls, tx: Tx, wanted: Collection[Flow]) -> Admission:
@@ -36,6 +37,19 @@ class Admission:
         one = self.known.get(flow[1:])
         return None if one is None else one.terms
 
+    def keyed(self, new: NewJob) -> NewJob:
+        """The job with the keys that its contract takes from the payload; as it was if it lacks them, which `refusal` tells."""
+        one = self.known.get(new.flow[1:])
+        if one is None or not derived.wanted(one.terms, new):
+            return new
+        try:
+            return derived.keyed(one.terms, new)
+        except derived.NoKey as fault:
+            self._keyless[new.id] = Refusal(
+                PAYLOAD_INVALID, "The contract of this type takes a key from the payload.", errors=(fault.error,)
+            )
+            return new
+
     def refusal(self, new: NewJob) -> Refusal | None:
         """Why this job must not come in: its contract, where the queue's policy refuses; its payload, whatever the policy."""
         fault = self._fault(new.flow) if self.policies[new.flow[0]] == REFUSE else None
@@ -44,7 +58,7 @@ class Admission:
         one = self.known.get(new.flow[1:])
         faults = one.schema.faults(new.payload) if one is not None and one.schema is not None else ()
         if not faults:
-            return None
+            return self._keyless.get(new.id)
         return Refusal(PAYLOAD_INVALID, "The payload does not fit the schema of its type's contract.", errors=faults)
 
     def warning(self, flow: Flow) -> Refusal | None:

@@ -29,15 +29,16 @@ def enqueue(tx: Tx, commands: Sequence[Enqueue]) -> list[list[Enqueued | Refusal
     duplicate, runs again and finds the first. After a COMMIT without an answer the ids themselves are looked up. Raises: as
     values also `unique_conflict`, `contract_required`, `contract_violated`, `payload_invalid` and `queue_full`.
     """
-    jobs = [job for command in commands for job in command.jobs]
-    work = _Work(tx, {job.flow for job in jobs})
+    work = _Work(tx, {job.flow for command in commands for job in command.jobs})
+    units = [(command, [work.admission.keyed(job) for job in command.jobs]) for command in commands]
+    jobs = [job for _, those in units for job in those]
     if tx.repeated:
         work.recall([job.id for job in jobs])
     work.look_up_keys([job.key_digest for job in jobs if job.key_digest])
     work.measure_depths({job.flow[0] for job in jobs})
     if any(job.marks for job in jobs):
         work.open_keys(jobs)
-    outcomes = [[work.decide(command, job) for job in command.jobs] for command in commands]
+    outcomes = [[work.decide(command, job) for job in those] for command, those in units]
     freed = work.write()
     return [[_as_freed(outcome, freed) for outcome in those] for those in outcomes] if freed else outcomes
 
