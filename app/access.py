@@ -17,6 +17,7 @@ from enum import StrEnum
 from functools import lru_cache
 
 from app.errors import FORBIDDEN, Refusal
+from app.record import record
 
 
 class Role(StrEnum):
@@ -86,3 +87,13 @@ class Principal:
 
 ANONYMOUS = Principal("anonymous", "anonymous", frozenset({Role.ADMIN}))
 """The caller on loopback while no API key was ever made: may do everything."""
+
+
+@record
+class Caller:
+    """Who sent a request; stored with what it did."""
+
+    principal: Principal
+    request_id: str
+    traceparent: str | None = None
+    tracestate: str | None = None

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import random
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
@@ -28,6 +30,14 @@ def micros(seconds: float) -> int:
 
 def seconds(duration_micros: int) -> float:
     return duration_micros / MICROS
+
+
+def backoff(pauses: Sequence[float], failures: int, *, spread: float | None = None) -> int:
+    """Microseconds until the next attempt after so many failures (from 1): escalating, the last pause repeats, with up to
+    a fifth of jitter on top, so that what failed together does not come back together.
+    """
+    pause = pauses[min(max(failures, 1), len(pauses)) - 1]
+    return micros(pause * (1 + 0.2 * (random.random() if spread is None else spread)))
 
 
 @lru_cache(maxsize=1024)  # all that one transaction makes has the same moments

@@ -24,6 +24,7 @@ from functools import lru_cache
 
 import msgspec
 
+from app.errors import RESERVATION_LOST, SETTLEMENT_CONFLICT, Refusal
 from app.record import record
 
 _packed = msgspec.msgpack.Encoder().encode  # says of each part what it is and where it ends
@@ -122,3 +123,27 @@ def _xor(left: bytes, right: bytes) -> bytes:
 def settlement_digest(*parts: bytes | str | float | None) -> bytes:
     """One digest over a settlement's content, so that a repeat can be told from a contradiction."""
     return hashlib.sha256(_packed(parts)).digest()
+
+
+# -- what is answered to a token that does not hold ------------------------------------------------------------------------
+
+WHY_LOST = {
+    "expired": "The reservation ended before this call.",
+    "superseded": "The {thing} has been given to somebody else since.",
+    "settled": "What this reservation held has been settled.",
+    "cancelled": "The {thing} was cancelled.",
+    "unknown_token": "This is not a token of this {thing}.",
+}
+
+
+def lost(thing: str, reason: str, fence: int | None = None) -> Refusal:
+    """`reservation_lost` with its reason; `current_fence` only where it tells the caller something true."""
+    extra: dict[str, object] = {"reason": reason}
+    if fence is not None:
+        extra["current_fence"] = fence
+    why = WHY_LOST[reason].format(thing=thing)
+    return Refusal(RESERVATION_LOST, f"{why} Stop the work; nothing was changed.", extra=extra)
+
+
+def settled_otherwise() -> Refusal:
+    return Refusal(SETTLEMENT_CONFLICT, "This reservation was settled with other content; the first settlement stands.")

@@ -1,5 +1,8 @@
 """Jobs as values: states, commands, outcomes, figures. Pure; nothing here touches a database."""
 
+from app.access import Caller
+from app.clock import backoff
+from app.ids import id_bytes, id_text, new_id
 from app.primitives.jobs.model.commands import (
     Beat,
     Claim,
@@ -37,7 +40,6 @@ from app.primitives.jobs.model.keys import (
     sole_digest,
 )
 from app.primitives.jobs.model.records import (
-    Caller,
     Control,
     Controlled,
     Event,
@@ -57,10 +59,6 @@ from app.primitives.jobs.model.states import (
     ReleaseReason,
     State,
     Verdict,
-    backoff,
-    id_bytes,
-    id_text,
-    new_id,
 )
 
 __all__ = [

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
+from app.access import Caller
 from app.errors import Refusal
 from app.primitives.jobs.model.keys import Concurrency, Debounce, Unique
-from app.primitives.jobs.model.records import Caller, Job
+from app.primitives.jobs.model.records import Job
 from app.primitives.jobs.model.states import Flow, Mark, Outcome, ReleaseReason, State
 from app.record import record
 

@@ -4,20 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from app.access import Principal
+from app.access import Caller
 from app.primitives.jobs.model.keys import NO_KEYS, KeysTold
 from app.primitives.jobs.model.states import Flow, State, Verdict
 from app.record import record
-
-
-@record
-class Caller:
-    """Who sent a request; stored with what it did."""
-
-    principal: Principal
-    request_id: str
-    traceparent: str | None = None
-    tracestate: str | None = None
 
 
 @record

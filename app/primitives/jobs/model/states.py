@@ -1,14 +1,8 @@
-"""States, kinds and reasons: the words of jobs, ids, and the pauses between attempts."""
+"""States, kinds and reasons: the words of jobs."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Sequence
 from enum import IntEnum, IntFlag, StrEnum
-
-from uuid_utils import uuid7
-
-from app.clock import micros
 
 
 class State(IntEnum):
@@ -87,26 +81,3 @@ class Verdict(StrEnum):
 
 
 Flow = tuple[str, str, int]  # queue, type, schema_version
-
-
-def new_id() -> bytes:
-    """A fresh UUIDv7; made before the first try of what it names."""
-    return uuid7().bytes
-
-
-def id_text(raw: bytes) -> str:
-    text = raw.hex()  # five times as fast as by way of a UUID, and every answer has some
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
-
-
-def id_bytes(text: str) -> bytes:
-    """The bytes of an id whose form was checked."""
-    return bytes.fromhex(text.replace("-", ""))
-
-
-def backoff(pauses: Sequence[float], failures: int, *, spread: float | None = None) -> int:
-    """Microseconds until the next attempt after so many failures (from 1): escalating, the last pause repeats, with up to
-    a fifth of jitter on top, so that what failed together does not come back together.
-    """
-    pause = pauses[min(max(failures, 1), len(pauses)) - 1]
-    return micros(pause * (1 + 0.2 * (random.random() if spread is None else spread)))

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from app.errors import FORBIDDEN, RESERVATION_LOST, SETTLEMENT_CONFLICT, Refusal
+from functools import partial
 
-WHY_LOST = {
-    "expired": "The reservation ended before this call.",
-    "superseded": "The job has been given to somebody else since.",
-    "settled": "The attempt has been settled.",
-    "cancelled": "The job was cancelled.",
-    "unknown_token": "This is not a token of this job.",
-}
+from app import reservations
+from app.errors import FORBIDDEN, Refusal
+from app.reservations import settled_otherwise
 
+__all__ = ["lost", "out_of_pattern", "settled_otherwise"]
 
-def lost(reason: str, fence: int | None = None) -> Refusal:
-    """`reservation_lost` with its reason; `current_fence` only where it tells the caller something true."""
-    extra: dict[str, object] = {"reason": reason}
-    if fence is not None:
-        extra["current_fence"] = fence
-    return Refusal(RESERVATION_LOST, f"{WHY_LOST[reason]} Stop the work; nothing was changed.", extra=extra)
-
-
-def settled_otherwise() -> Refusal:
-    return Refusal(SETTLEMENT_CONFLICT, "This reservation was settled with other content; the first settlement stands.")
+lost = partial(reservations.lost, "job")
 
 
 def out_of_pattern() -> Refusal:

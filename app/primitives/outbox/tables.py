@@ -1,0 +1,248 @@
+"""Tables of the outbox. Indexes are named by the query that they serve.
+
+`outbox` is for producers: they INSERT into it with plain SQL, and its defaults do the rest. `outbox_messages` is the hot row
+that everything else works on. `due_at` means "when the service itself must look at this row next".
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    Index,
+    Integer,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+from sqlalchemy.dialects import mysql
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+
+from app.db.metadata import (
+    TABLE_OPTIONS,
+    Count,
+    Digest,
+    Id,
+    Key,
+    Moment,
+    Name,
+    Opaque,
+    Serial,
+    Small,
+    metadata,
+    named,
+)
+from app.db.metadata import Text as Words
+
+CLAIM_INDEX = named("outbox_messages_claim")
+DUE_INDEX = named("outbox_messages_due")
+LINE_INDEX = named("outbox_places_line")
+INTAKE_INDEX = named("outbox_state")
+
+
+class Now(ColumnElement[int]):
+    """DEFAULT of a column: the database's time in microseconds UTC, whatever the session's zone."""
+
+    inherit_cache = True
+    type = BigInteger()
+
+
+_MYSQL_NOW = "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))"
+
+
+@compiles(Now, "mysql", "mariadb")
+def _mysql_now(_element: Now, _compiler: SQLCompiler, **_: object) -> str:
+    return _MYSQL_NOW
+
+
+@compiles(Now, "postgresql")
+def _postgresql_now(_element: Now, _compiler: SQLCompiler, **_: object) -> str:
+    return "(extract(epoch from clock_timestamp())*1000000)::bigint"
+
+
+@compiles(Now, "sqlite")
+def _sqlite_now(_element: Now, _compiler: SQLCompiler, **_: object) -> str:
+    return "(CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER))"
+
+
+def Written(length: int) -> Words:  # type: ignore[valid-type]  # noqa: N802 - reads as a type
+    """What a producer writes. Wider than what is allowed, so that a server that cuts in silence cannot cut it to what is."""
+    return Words(length)
+
+
+Whole = Text().with_variant(mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb")
+Counter = BigInteger().with_variant(Integer(), "sqlite")  # which counts by itself only as INTEGER
+
+# what producers INSERT with plain SQL; a row leaves once it is adopted
+outbox = Table(
+    named("outbox"),
+    metadata,
+    Column("id", Counter, primary_key=True, autoincrement=True),
+    Column("message_key", Written(512), nullable=False),
+    Column("type", Written(512), nullable=False),
+    Column("destination", Written(512), nullable=False),
+    Column("payload", Whole, nullable=False),
+    Column("schema_version", BigInteger, nullable=False, server_default="1"),
+    Column("occurred_at", BigInteger),
+    Column("available_at", BigInteger),
+    Column("ordering_key", Written(512)),
+    Column("correlation_id", Written(512)),
+    Column("target_reference", Written(512)),
+    Column("max_attempts", BigInteger),
+    Column("state", Name(16), nullable=False, server_default="pending"),
+    Column("reason", Words(500)),
+    Column("recorded_at", BigInteger, nullable=False, server_default=Now()),
+    Index(INTAKE_INDEX, "state", "id"),
+    sqlite_autoincrement=True,
+    **TABLE_OPTIONS,
+)
+
+outbox_destinations = Table(
+    named("outbox_destinations"),
+    metadata,
+    Column("name", Name(), primary_key=True),
+    Column("config", Opaque, nullable=False),
+    Column("sealed", Opaque),  # signing secrets, encrypted
+    Column("created_at", Moment, nullable=False),
+    Column("updated_at", Moment, nullable=False),
+    **TABLE_OPTIONS,
+)
+
+# a flow is a (destination, type): what a claim may take or not take as a whole
+outbox_flows = Table(
+    named("outbox_flows"),
+    metadata,
+    Column("id", Serial, primary_key=True, autoincrement=True),
+    Column("destination", Name(), nullable=False),
+    Column("type", Name(), nullable=False),
+    UniqueConstraint("destination", "type", name=named("outbox_flows_name")),
+    **TABLE_OPTIONS,
+)
+
+outbox_messages = Table(
+    named("outbox_messages"),
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("flow_id", Serial, nullable=False),
+    Column("state", Small, nullable=False),
+    Column("available_at", Moment, nullable=False),
+    Column("due_at", Moment),
+    Column("fence", Count, nullable=False, server_default="0"),
+    Column("attempt", Count, nullable=False, server_default="0"),
+    Column("lease_losses", Count, nullable=False, server_default="0"),
+    Column("releases", Count, nullable=False, server_default="0"),
+    Column("max_attempts", Count),  # None: as its destination says at the time
+    Column("lease_micros", Moment),
+    Column("created_at", Moment, nullable=False),
+    Column("claimed_at", Moment),
+    Column("ended_at", Moment),
+    Column("worker", Words(128)),
+    Column("category", Name()),  # of the last real failure
+    Column("reference", Words(255)),  # what the destination knows the effect by
+    Column("grant_digest", Digest),  # of the newest reservation; stays after its end, for replays
+    Column("settlement_digest", Digest),
+    Column("ended_request_id", Name()),
+    Column("ordered", Small, nullable=False, server_default="0"),  # it has a row in `outbox_places`
+    Index(CLAIM_INDEX, "flow_id", "state", "available_at", "id"),
+    Index(DUE_INDEX, "state", "due_at", "id"),
+    **TABLE_OPTIONS,
+)
+
+outbox_contents = Table(
+    named("outbox_contents"),
+    metadata,
+    Column("message_id", Id, primary_key=True),
+    Column("message_key", Key, nullable=False),
+    Column("schema_version", Count, nullable=False),
+    Column("payload", Opaque, nullable=False),
+    Column("occurred_at", Moment, nullable=False),
+    Column("ordering_key", Key),
+    Column("correlation_id", Words(255)),
+    Column("target_reference", Words(255)),
+    Column("traceparent", Name(64)),
+    Column("request_id", Name(), nullable=False),
+    Column("created_by", Name(), nullable=False),
+    **TABLE_OPTIONS,
+)
+
+# a message key lives as long as its message; where sent messages are deleted at once, it is what is left of them
+outbox_keys = Table(
+    named("outbox_keys"),
+    metadata,
+    Column("digest", Digest, primary_key=True),
+    Column("message_id", Id, nullable=False),
+    Column("flow_id", Serial, nullable=False),
+    Column("fingerprint", Digest, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    # of a message that is gone: until when the key is kept, and how it was settled, for replays
+    Column("purge_at", Moment),
+    Column("ended_at", Moment),
+    Column("attempt", Count),
+    Column("fence", Count),
+    Column("grant_digest", Digest),
+    Column("settlement_digest", Digest),
+    Column("reference", Words(255)),
+    Index(named("outbox_keys_message"), "message_id"),
+    Index(named("outbox_keys_purge"), "purge_at"),
+    **TABLE_OPTIONS,
+)
+
+# an ordering key of a destination: the row that is locked by whoever changes what stands in its line
+outbox_lines = Table(
+    named("outbox_lines"),
+    metadata,
+    Column("digest", Digest, primary_key=True),
+    Column("last_position", Moment, nullable=False),
+    Column("turn", Moment, nullable=False, server_default="0"),  # written where other nodes do not see a lock
+    **TABLE_OPTIONS,
+)
+
+# a message's place in its line; `waits` while the message is neither sent nor dead
+outbox_places = Table(
+    named("outbox_places"),
+    metadata,
+    Column("message_id", Id, primary_key=True),
+    Column("digest", Digest, nullable=False),
+    Column("waits", Small, nullable=False),
+    Column("position", Moment, nullable=False),
+    Index(LINE_INDEX, "digest", "waits", "position"),
+    **TABLE_OPTIONS,
+)
+
+# what happened to a message besides being recorded, claimed and sent, which its own row tells
+outbox_events = Table(
+    named("outbox_events"),
+    metadata,
+    Column("message_id", Id, primary_key=True),
+    Column("id", Id, primary_key=True),
+    Column("at", Moment, nullable=False),
+    Column("kind", Name(32), nullable=False),
+    Column("attempt", Count),
+    Column("fence", Count),
+    Column("claimed_at", Moment),
+    Column("worker", Words(128)),
+    Column("category", Name()),
+    Column("message", Words(2000)),
+    Column("reference", Words(255)),
+    Column("actor", Name()),
+    Column("request_id", Name()),
+    Column("grant_digest", Digest),
+    Column("settlement_digest", Digest),
+    Column("detail", Opaque),
+    **TABLE_OPTIONS,
+)
+
+# grants that a caller may ask for again by its claim id
+outbox_claims = Table(
+    named("outbox_claims"),
+    metadata,
+    Column("digest", Digest, primary_key=True),
+    Column("sealed", Digest, nullable=False),
+    Column("grant_digest", Digest, nullable=False),
+    Column("message_ids", Opaque, nullable=False),
+    Column("purge_at", Moment, nullable=False),
+    Index(named("outbox_claims_purge"), "purge_at"),
+    **TABLE_OPTIONS,
+)
