@@ -89,6 +89,14 @@ class Settings(BaseSettings):
         "retry", description="What becomes of an abandoned attempt."
     )
     jobs_retention_seconds: float = Field(604_800.0, ge=0, description="How long an ended job is kept.")
+    outbox_max_attempts: int = Field(
+        10, ge=1, le=1000, description="Attempts of a message where neither it nor its destination names any."
+    )
+    outbox_retention_seconds: float = Field(
+        2_592_000.0,
+        ge=0,
+        description="How long an ended message and its key are kept, where its destination says nothing.",
+    )
     silent_after_seconds: float = Field(
         120.0, gt=0, description="A worker that beats but has not claimed for so long is `silent`."
     )

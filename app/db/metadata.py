@@ -7,8 +7,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Dialect, Integer, LargeBinary, MetaData, SmallInteger, String
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Dialect,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    String,
+)
+from sqlalchemy import Text as Unbounded
 from sqlalchemy.dialects import mysql
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
 
 from app.settings import table_prefix
 
@@ -47,6 +59,10 @@ Digest = _Bytes(32).with_variant(_Binary(32), *_MYSQL)  # SHA-256
 Opaque = _Bytes().with_variant(_LongBlob(), *_MYSQL)  # bytes that the service never reads
 Key = _Bytes(255).with_variant(_VarBinary(255), *_MYSQL)  # a caller's key; identity is its bytes
 Serial = Integer()
+Whole = Unbounded().with_variant(
+    mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"), *_MYSQL
+)  # text of any length
+Counter = BigInteger().with_variant(Integer(), "sqlite")  # an id that counts by itself, for very many rows
 Small = SmallInteger()
 Count = Integer()
 
@@ -72,3 +88,28 @@ TABLE_OPTIONS: dict[str, Any] = {
     "mysql_charset": "utf8mb4",
     "mariadb_charset": "utf8mb4",
 }
+
+
+class Now(ColumnElement[int]):
+    """DEFAULT of a column: the database's time in microseconds UTC, whatever the session's zone."""
+
+    inherit_cache = True
+    type = BigInteger()
+
+
+_MYSQL_NOW = "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))"
+
+
+@compiles(Now, "mysql", "mariadb")
+def _mysql_now(_element: Now, _compiler: SQLCompiler, **_: object) -> str:
+    return _MYSQL_NOW
+
+
+@compiles(Now, "postgresql")
+def _postgresql_now(_element: Now, _compiler: SQLCompiler, **_: object) -> str:
+    return "(extract(epoch from clock_timestamp())*1000000)::bigint"
+
+
+@compiles(Now, "sqlite")
+def _sqlite_now(_element: Now, _compiler: SQLCompiler, **_: object) -> str:
+    return "(CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER))"

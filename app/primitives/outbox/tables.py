@@ -6,31 +6,22 @@ that everything else works on. `due_at` means "when the service itself must look
 
 from __future__ import annotations
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    ColumnElement,
-    Index,
-    Integer,
-    Table,
-    Text,
-    UniqueConstraint,
-)
-from sqlalchemy.dialects import mysql
-from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy import BigInteger, Column, Index, Table, UniqueConstraint
 
 from app.db.metadata import (
     TABLE_OPTIONS,
     Count,
+    Counter,
     Digest,
     Id,
     Key,
     Moment,
     Name,
+    Now,
     Opaque,
     Serial,
     Small,
+    Whole,
     metadata,
     named,
 )
@@ -40,56 +31,28 @@ CLAIM_INDEX = named("outbox_messages_claim")
 DUE_INDEX = named("outbox_messages_due")
 LINE_INDEX = named("outbox_places_line")
 INTAKE_INDEX = named("outbox_state")
+RECONCILE_INDEX = named("outbox_reconciliations_claim")
+RECONCILE_DUE_INDEX = named("outbox_reconciliations_due")
 
 
-class Now(ColumnElement[int]):
-    """DEFAULT of a column: the database's time in microseconds UTC, whatever the session's zone."""
-
-    inherit_cache = True
-    type = BigInteger()
-
-
-_MYSQL_NOW = "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))"
-
-
-@compiles(Now, "mysql", "mariadb")
-def _mysql_now(_element: Now, _compiler: SQLCompiler, **_: object) -> str:
-    return _MYSQL_NOW
-
-
-@compiles(Now, "postgresql")
-def _postgresql_now(_element: Now, _compiler: SQLCompiler, **_: object) -> str:
-    return "(extract(epoch from clock_timestamp())*1000000)::bigint"
-
-
-@compiles(Now, "sqlite")
-def _sqlite_now(_element: Now, _compiler: SQLCompiler, **_: object) -> str:
-    return "(CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER))"
-
-
-def Written(length: int) -> Words:  # type: ignore[valid-type]  # noqa: N802 - reads as a type
-    """What a producer writes. Wider than what is allowed, so that a server that cuts in silence cannot cut it to what is."""
-    return Words(length)
-
-
-Whole = Text().with_variant(mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb")
-Counter = BigInteger().with_variant(Integer(), "sqlite")  # which counts by itself only as INTEGER
+# what a producer writes: wider than what is allowed, so that a server that cuts in silence cannot cut it to what is
+Written = Words(512)
 
 # what producers INSERT with plain SQL; a row leaves once it is adopted
 outbox = Table(
     named("outbox"),
     metadata,
     Column("id", Counter, primary_key=True, autoincrement=True),
-    Column("message_key", Written(512), nullable=False),
-    Column("type", Written(512), nullable=False),
-    Column("destination", Written(512), nullable=False),
+    Column("message_key", Written, nullable=False),
+    Column("type", Written, nullable=False),
+    Column("destination", Written, nullable=False),
     Column("payload", Whole, nullable=False),
     Column("schema_version", BigInteger, nullable=False, server_default="1"),
     Column("occurred_at", BigInteger),
     Column("available_at", BigInteger),
-    Column("ordering_key", Written(512)),
-    Column("correlation_id", Written(512)),
-    Column("target_reference", Written(512)),
+    Column("ordering_key", Written),
+    Column("correlation_id", Written),
+    Column("target_reference", Written),
     Column("max_attempts", BigInteger),
     Column("state", Name(16), nullable=False, server_default="pending"),
     Column("reason", Words(500)),
@@ -244,5 +207,26 @@ outbox_claims = Table(
     Column("message_ids", Opaque, nullable=False),
     Column("purge_at", Moment, nullable=False),
     Index(named("outbox_claims_purge"), "purge_at"),
+    **TABLE_OPTIONS,
+)
+
+# a message whose outcome is unknown, and who is finding out; a row goes with the verdict
+outbox_reconciliations = Table(
+    named("outbox_reconciliations"),
+    metadata,
+    Column("message_id", Id, primary_key=True),
+    Column("flow_id", Serial, nullable=False),
+    Column("state", Small, nullable=False),  # a `Doubt`
+    Column("due_at", Moment),  # when it may be looked at again, or its reservation ends
+    Column("attempt", Count, nullable=False, server_default="0"),
+    Column("fence", Count, nullable=False, server_default="0"),
+    Column("opened_at", Moment, nullable=False),
+    Column("lease_micros", Moment),
+    Column("worker", Words(128)),
+    Column("grant_digest", Digest),
+    Column("settlement_digest", Digest),
+    Column("job_id", Id),  # that was enqueued to find out
+    Index(RECONCILE_INDEX, "flow_id", "state", "opened_at", "message_id"),
+    Index(RECONCILE_DUE_INDEX, "state", "due_at"),
     **TABLE_OPTIONS,
 )

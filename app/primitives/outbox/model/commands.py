@@ -46,7 +46,7 @@ class Recorded:
 
 @record
 class Claim:
-    """A request for messages. `types` empty: any."""
+    """A request for messages. `types` empty: any. `by_service`: the service claims what it delivers itself."""
 
     destinations: tuple[str, ...]
     types: tuple[str, ...]
@@ -55,6 +55,7 @@ class Claim:
     lease: int | None
     caller: Caller
     claim_id: str | None = None
+    by_service: bool = False
 
     @property
     def places(self) -> Sequence[Hashable]:

@@ -27,8 +27,17 @@ class State(IntEnum):
 
 ENDED = (State.SENT, State.DEAD, State.ABORTED)
 STATE_NAMES: dict[str, tuple[State, ...]] = {
-    text: tuple(state for state in State if state.text == text) for text in {state.text for state in State}
+    text: tuple(state for state in State if state.text == text) for text in dict.fromkeys(state.text for state in State)
 }
+
+
+class Doubt(IntEnum):
+    """Where the finding out about an unknown message stands. Numbers are what the database holds."""
+
+    OPEN = 0  # a reconciler may take it
+    HELD = 1
+    LATER = 2  # undecided so far: it is looked at again when it is due
+    OPERATOR = 3  # the budget is spent: a person must decide
 
 
 class Kind(StrEnum):

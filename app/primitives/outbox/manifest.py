@@ -1,0 +1,121 @@
+"""What the outbox brings to a process: lanes, loops, the desk, and this process's memory of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from app.primitives.outbox.here import Here
+from app.primitives.outbox.model.commands import Claim, Claimed
+from app.primitives.outbox.ops import adopt, control, destinations, flows, inspect, sweep
+from app.primitives.outbox.ops.claim import claim
+from app.primitives.outbox.ops.record import record
+from app.primitives.outbox.ops.renew import renew
+from app.primitives.outbox.ops.settle import settle
+from app.primitives.outbox.ops.work import work
+from app.primitives.outbox.routes import router
+from app.runtime.desk import Desk, DeskPorts
+from app.runtime.lanes import LaneSpec
+from app.runtime.loops import LoopSpec
+from app.runtime.primitive import Primitive
+from app.runtime.runtime import Runtime
+
+LANES = (
+    LaneSpec("outbox.record", record, "enqueue", most_items=1000),
+    LaneSpec("outbox.claim", claim, "claim"),
+    LaneSpec("outbox.work", work, "claim"),
+    LaneSpec("outbox.settle", settle, "settle", most_items=1000),
+    LaneSpec("outbox.renew", renew, "renew"),
+    LaneSpec("outbox.give_back", sweep.give_back, "settle"),
+    LaneSpec("outbox.adopt", adopt.adopt, "sweep", most_items=1),
+    LaneSpec("outbox.promote", sweep.promote, "sweep", most_items=1),
+    LaneSpec("outbox.abandon", sweep.abandon, "sweep", most_items=1),
+    LaneSpec("outbox.purge", sweep.purge, "sweep", most_items=1),
+    LaneSpec("outbox.reconcile", control.reconcile, "control"),
+    LaneSpec("outbox.requeue", control.requeue, "control", most_items=1),
+    LaneSpec("outbox.release_stale", control.release_stale, "control", most_items=1),
+    LaneSpec("outbox.purge_messages", control.purge, "control", most_items=1),
+    LaneSpec("outbox.put_destination", destinations.put, "control"),
+    LaneSpec("outbox.peek", flows.peek, "read", reads=True),
+    LaneSpec("outbox.waiting", adopt.waiting, "read", reads=True),
+    LaneSpec("outbox.get", inspect.get, "read", reads=True),
+    LaneSpec("outbox.list", inspect.list_messages, "read", reads=True),
+    LaneSpec("outbox.stats", inspect.stats, "figures", reads=True),
+    LaneSpec("outbox.destination", destinations.get, "read", reads=True),
+    LaneSpec("outbox.destinations", destinations.list_destinations, "read", reads=True),
+)
+
+FULL_BATCH_AGAIN = 0.0
+
+
+def _sweeping(lane: str) -> Callable[[Runtime], Any]:
+    """The body of a loop that runs one batch, and at once another while batches are full."""
+
+    async def body(runtime: Runtime) -> float | None:
+        batch = sweep.Batch()
+        changed = await runtime.lane(lane).submit(batch)
+        return FULL_BATCH_AGAIN if changed >= batch.most else None
+
+    return body
+
+
+async def _adopt(runtime: Runtime) -> float | None:
+    """Look whether producers wrote anything, without a lock; only then take it over."""
+    if not await runtime.lane("outbox.waiting").submit(None):
+        return None
+    batch = adopt.Batch()
+    looked_at = await runtime.lane("outbox.adopt").submit(batch)
+    return FULL_BATCH_AGAIN if looked_at >= batch.most else None
+
+
+LOOPS = (
+    LoopSpec("outbox.adopt", 0.1, _adopt),
+    LoopSpec("outbox.promote", 1.0, _sweeping("outbox.promote")),
+    LoopSpec("outbox.abandon", 1.0, _sweeping("outbox.abandon")),
+    LoopSpec("outbox.purge", 30.0, _sweeping("outbox.purge")),
+)
+
+
+def wire(runtime: Runtime) -> None:
+    """The desk of waiting claims, and the memory that ops tell of what they committed."""
+
+    async def serve(claims: list[Claim]) -> Sequence[Any]:
+        futures = runtime.lane("outbox.claim").put_many([(one, one.limit, 0) for one in claims])
+        return [await future for future in futures]
+
+    async def look(places: list[Any]) -> Sequence[Any]:
+        found: Sequence[Any] = await runtime.lane("outbox.peek").submit(places)
+        return found
+
+    async def give_back(claimed: Claimed) -> None:
+        await runtime.lane("outbox.give_back").submit(claimed, weight=len(claimed.grants))
+
+    ports = DeskPorts(serve=serve, peek=look, give_back=give_back, found=lambda claimed: bool(claimed.grants))
+    settings = runtime.settings
+    desk = Desk(
+        ports,
+        settings.poll_seconds,
+        settings.max_waiting_claims,
+        settings.request_timeout_seconds,
+        runtime.draining,
+    )
+    runtime.desks["outbox"] = desk
+
+    def nudge(loop: str) -> Callable[[float], None]:
+        def later(after_seconds: float) -> None:
+            if loop in runtime.loops:
+                runtime.soon(runtime.loops[loop].nudge, after_seconds)
+
+        return later
+
+    runtime.keep(
+        "outbox",
+        Here(
+            wake=lambda flows: runtime.soon(desk.wake, flows),
+            promote_in=nudge("outbox.promote"),
+            abandon_in=nudge("outbox.abandon"),
+        ),
+    )
+
+
+OUTBOX = Primitive("outbox", router, lanes=LANES, loops=LOOPS, wire=wire)

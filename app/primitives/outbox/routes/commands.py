@@ -1,0 +1,144 @@
+"""From validated bodies to commands: units become microseconds, keys become digests, identities are made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.access import Caller
+from app.clock import micros
+from app.http.call import Call
+from app.ids import id_bytes, new_id
+from app.primitives.outbox.model.commands import Beat, Claim, NewMessage, Settlement
+from app.primitives.outbox.model.keys import fingerprint, key_digest
+from app.primitives.outbox.model.states import Outcome, ReleaseReason
+from app.primitives.outbox.schemas.work import (
+    ClaimMessages,
+    HeartbeatMessage,
+    RecordMessage,
+    RejectMessage,
+    ReleaseMessage,
+    RetryMessage,
+    SentMessage,
+    SettleItem,
+    UnknownMessage,
+)
+from app.reservations import settlement_digest
+
+
+def caller_of(call: Call[Any, Any]) -> Caller:
+    return Caller(call.principal, call.request_id, call.traceparent)
+
+
+def new_message(body: RecordMessage) -> NewMessage:
+    """The id is made here, before anything is tried: it is what the command is known by."""
+    told: dict[str, Any] = {
+        "schema_version": body.schema_version,
+        "payload": body.payload,
+        "occurred_at": body.occurred_at,
+        "available_at": body.available_at,
+        "ordering_key": body.ordering_key,
+        "correlation_id": body.correlation_id,
+        "target_reference": body.target_reference,
+        "max_attempts": body.max_attempts,
+    }
+    return NewMessage(
+        id=new_id(),
+        message_key=body.message_key,
+        key_digest=key_digest(body.message_key),
+        fingerprint=fingerprint(type_=body.type, destination=body.destination, **told),
+        flow=(body.destination, body.type),
+        **told,
+    )
+
+
+def claim(body: ClaimMessages, caller: Caller) -> Claim:
+    return Claim(
+        destinations=tuple(dict.fromkeys(body.destinations)),
+        types=tuple(dict.fromkeys(body.types or ())),
+        worker=body.worker,
+        limit=body.limit,
+        lease=_micros(body.lease_seconds),
+        caller=caller,
+        claim_id=body.claim_id,
+    )
+
+
+def _micros(seconds: float | None) -> int | None:
+    return None if seconds is None else micros(seconds)
+
+
+def beat(message_id: str, body: HeartbeatMessage) -> Beat:
+    return Beat(id_bytes(message_id), body.token, _micros(body.lease_seconds))
+
+
+def settlement(item: SettleItem) -> Settlement:
+    return make_settlement(
+        item.id,
+        item.token,
+        item.outcome,
+        reference=item.provider_operation_id,
+        category=item.category,
+        message=item.message,
+        delay=item.retry_after_seconds if item.delay_seconds is None else item.delay_seconds,
+        reason=item.reason,
+    )
+
+
+def sent(message_id: str, body: SentMessage) -> Settlement:
+    return make_settlement(message_id, body.token, Outcome.SENT, reference=body.provider_operation_id)
+
+
+def retried(message_id: str, body: RetryMessage) -> Settlement:
+    return make_settlement(
+        message_id,
+        body.token,
+        Outcome.RETRY,
+        category=body.category,
+        message=body.message,
+        delay=body.retry_after_seconds,
+    )
+
+
+def rejected(message_id: str, body: RejectMessage) -> Settlement:
+    return make_settlement(message_id, body.token, Outcome.REJECTED, category=body.category, message=body.message)
+
+
+def unknown(message_id: str, body: UnknownMessage) -> Settlement:
+    return make_settlement(
+        message_id,
+        body.token,
+        Outcome.UNKNOWN,
+        category=body.category,
+        message=body.message,
+        reference=body.provider_operation_id,
+    )
+
+
+def released(message_id: str, body: ReleaseMessage) -> Settlement:
+    return make_settlement(message_id, body.token, Outcome.RELEASED, reason=body.reason, delay=body.delay_seconds)
+
+
+def make_settlement(
+    message_id: str,
+    token: str,
+    outcome: Outcome,
+    *,
+    reference: str | None = None,
+    category: str | None = None,
+    message: str | None = None,
+    delay: float | None = None,
+    reason: ReleaseReason | None = None,
+) -> Settlement:
+    """The digest is over the content alone, in one order, so that every way to settle the same gives the same."""
+    digest = settlement_digest(outcome.value, reference, category, message, delay, reason and reason.value)
+    return Settlement(
+        id=id_bytes(message_id),
+        token=token,
+        outcome=outcome,
+        digest=digest,
+        reference=reference,
+        category=category,
+        message=message,
+        delay=_micros(delay),
+        reason=reason,
+    )

@@ -1,0 +1,152 @@
+"""What operators set of destinations, and how it is told."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Self
+
+from pydantic import Field, model_validator
+
+from app.clock import to_text
+from app.http.paging import PageRead
+from app.jsontext import Body, Moment, Name, Read, wrong
+from app.primitives.outbox.model import destinations as model
+from app.primitives.outbox.model.destinations import LateAck, Mode, OnLeaseLoss, ReconcileMode
+from app.primitives.outbox.ops.destinations import Stored
+from app.primitives.outbox.schemas.parts import AT
+
+TEN_YEARS_SECONDS = 315_360_000.0
+Pause = Annotated[float, Field(ge=0, le=2_592_000)]
+Url = Annotated[str, Field(min_length=1, max_length=2000)]
+
+
+class Delivery(Body):
+    """Who sends."""
+
+    mode: Mode = Field(description="`pull`: workers claim and send. `http`: the service sends.", examples=["pull"])
+
+
+class Reconcile(Body):
+    """Who finds out what became of a message that is unknown."""
+
+    mode: ReconcileMode = Field(
+        description="`manual`: operators, and reconcilers that claim (`/v1/outbox/reconciliations/claim`).",
+        examples=["manual"],
+    )
+
+
+class PutDestination(Body):
+    """How messages get there, and what may be done with those of which it is not known. What is left out is unset."""
+
+    delivery: Delivery = Field(Delivery(mode=Mode.PULL))
+    idempotent: bool = Field(
+        False, description="It knows a `message_key` again: sending a message twice has one effect."
+    )
+    on_lease_loss: OnLeaseLoss = Field(
+        OnLeaseLoss.UNKNOWN,
+        description="What becomes of a message whose holder is lost. `retry` only for an idempotent destination.",
+    )
+    late_ack: LateAck = Field(
+        LateAck.REFUSE,
+        description="Whether a `sent` of a holder whose lease was lost counts; else it is kept as evidence. `accept` only for an "
+        "idempotent destination.",
+    )
+    max_attempts: int | None = Field(
+        None, ge=1, le=1000, description="Attempts of a message that names none. Left out: by the settings."
+    )
+    backoff_seconds: Annotated[list[Pause], Field(min_length=1, max_length=32)] | None = Field(
+        None,
+        description="Pauses between attempts; the last repeats; jitter is added. Left out: by the settings.",
+        examples=[[5, 30, 300]],
+    )
+    delete_sent: bool = Field(False, description="Sent messages are deleted at once; their keys are kept.")
+    retention_seconds: Annotated[float, Field(ge=0, le=TEN_YEARS_SECONDS)] | None = Field(
+        None, description="How long ended messages and their keys are kept. Left out: by the settings."
+    )
+    reconcile: Reconcile = Field(Reconcile(mode=ReconcileMode.MANUAL))
+    reconcile_budget: int | None = Field(
+        None, ge=1, le=1000, description="How often it is tried to find out, before an operator must. Left out: 10."
+    )
+
+    @model_validator(mode="after")
+    def _repeats_only_where_they_are_safe(self) -> Self:
+        if not self.idempotent and self.on_lease_loss is OnLeaseLoss.RETRY:
+            raise wrong("`on_lease_loss: retry` needs `idempotent: true`: a lost holder may have sent the message")
+        if not self.idempotent and self.late_ack is LateAck.ACCEPT:
+            raise wrong("`late_ack: accept` needs `idempotent: true`: somebody else may be sending the message again")
+        return self
+
+    def destination(self, name: str) -> model.Destination:
+        return model.Destination(
+            name=name,
+            delivery=model.Delivery(self.delivery.mode),
+            idempotent=self.idempotent,
+            on_lease_loss=self.on_lease_loss,
+            late_ack=self.late_ack,
+            max_attempts=self.max_attempts,
+            backoff_seconds=None if self.backoff_seconds is None else tuple(self.backoff_seconds),
+            delete_sent=self.delete_sent,
+            retention_seconds=self.retention_seconds,
+            reconcile=model.Reconcile(self.reconcile.mode),
+            reconcile_budget=self.reconcile_budget,
+        )
+
+
+class DeliveryRead(Read):
+    """Who sends."""
+
+    mode: Mode
+
+
+class ReconcileRead(Read):
+    """Who finds out what became of a message that is unknown."""
+
+    mode: ReconcileMode
+
+
+class DestinationRead(Read):
+    """A destination as it is set. Null: by the settings."""
+
+    name: Annotated[Name, Field(examples=["marketplace"])]
+    delivery: DeliveryRead
+    idempotent: bool
+    on_lease_loss: OnLeaseLoss
+    late_ack: LateAck
+    max_attempts: Annotated[int | None, Field(examples=[None])]
+    backoff_seconds: Annotated[list[float] | None, Field(examples=[None])]
+    delete_sent: bool
+    retention_seconds: Annotated[float | None, Field(examples=[None])]
+    reconcile: ReconcileRead
+    reconcile_budget: Annotated[int | None, Field(examples=[None])]
+    created_at: Annotated[Moment, Field(examples=[AT])]
+    updated_at: Annotated[Moment, Field(examples=[AT])]
+
+
+class DestinationPutRead(DestinationRead):
+    """The destination after the call."""
+
+    replayed: bool = Field(description="True if it was set like this before.")
+
+
+class DestinationListRead(PageRead):
+    """A page of destinations."""
+
+    items: list[DestinationRead]
+
+
+def destination_view(stored: Stored) -> dict[str, Any]:
+    one = stored.destination
+    return {
+        "name": one.name,
+        "delivery": {"mode": one.delivery.mode.value},
+        "idempotent": one.idempotent,
+        "on_lease_loss": one.on_lease_loss.value,
+        "late_ack": one.late_ack.value,
+        "max_attempts": one.max_attempts,
+        "backoff_seconds": None if one.backoff_seconds is None else list(one.backoff_seconds),
+        "delete_sent": one.delete_sent,
+        "retention_seconds": one.retention_seconds,
+        "reconcile": {"mode": one.reconcile.mode.value},
+        "reconcile_budget": one.reconcile_budget,
+        "created_at": to_text(stored.created_at),
+        "updated_at": to_text(stored.updated_at),
+    }

@@ -1,0 +1,1 @@
+"""SQL of the outbox: one function for each statement, no decisions. Only ops call it."""
