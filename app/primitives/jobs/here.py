@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -41,6 +41,10 @@ class Sighting:
         )
 
 
+def _nobody_records(_tx: Any, _messages: Sequence[Any]) -> None:
+    raise LookupError("a terminal handler records a message, and nobody keeps an outbox in this process")
+
+
 @dataclass(slots=True)
 class Here:
     """`wake(flows)`, `promote_in(seconds)` and `abandon_in(seconds)` tell the desk and the sweeps of this process."""
@@ -62,6 +66,9 @@ class Here:
     _figures: Counter[tuple[int, int, int]] = field(default_factory=Counter)
     _workers: dict[tuple[str, str], Sighting] = field(default_factory=dict)
     _totals: Counter[tuple[int, Figure]] = field(default_factory=Counter)
+    record_owed: Callable[[Any, Sequence[Any]], None] = (
+        _nobody_records  # messages that deaths owe, in their transaction
+    )
     report: Any = None  # the newest statistics, for those who may see them a little older
 
     # -- flows: an id, once committed, never changes ---------------------------------------------------------------------

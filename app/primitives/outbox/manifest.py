@@ -9,6 +9,7 @@ from app.primitives.outbox.here import Here
 from app.primitives.outbox.model.commands import Claim, Claimed
 from app.primitives.outbox.ops import adopt, control, destinations, flows, inspect, sweep
 from app.primitives.outbox.ops.claim import claim
+from app.primitives.outbox.ops.owed import record_owed
 from app.primitives.outbox.ops.record import record
 from app.primitives.outbox.ops.renew import renew
 from app.primitives.outbox.ops.settle import settle
@@ -108,6 +109,7 @@ def wire(runtime: Runtime) -> None:
 
         return later
 
+    runtime.state("jobs").record_owed = record_owed  # terminal handlers of jobs
     runtime.keep(
         "outbox",
         Here(

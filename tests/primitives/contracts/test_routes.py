@@ -124,7 +124,6 @@ async def test_a_contract_lapses_without_anybody_writing_anything(service: Servi
     ({"dedup": {"upstream_debounce_reason": "n/a"}}, "#/dedup/upstream_debounce_reason"),
     ({"payload_schema": {"type": 7}}, "#/payload_schema"),
     ({"gate": "summer"}, "#/gate"),
-    ({"terminal_handler": {"outbox": {"destination": "d", "type": "t"}}}, "#/terminal_handler"),
 ])  # fmt: skip
 async def test_what_cannot_stand_is_refused_and_nothing_is_stored(
     service: Service, changes: dict[str, Any], pointer: str

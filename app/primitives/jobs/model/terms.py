@@ -13,7 +13,7 @@ UNLIMITED = 2_147_483_647  # what stands in `jobs.max_attempts` of a job without
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """What a death enqueues: a job of this queue, type and version. `destination` names one of an outbox instead."""
+    """What a death enqueues: a job of this queue, type and version; or records: a message of this type to `destination`."""
 
     queue: str | None = None
     type: str = ""

@@ -39,10 +39,8 @@ class TermsNotUsable(ValueError):
 
 def can_handle(handler: Handler) -> str | None:
     """Why nothing could carry this handler out, in one line; None if jobs can."""
-    if handler.destination is not None:
-        return "names an outbox destination, and there is no outbox yet: let it enqueue a job"
-    if not handler.queue or not handler.type:
-        return "must name the queue and the type of the job that it enqueues"
+    if not (handler.queue or handler.destination) or not handler.type:
+        return "must name the queue and the type of the job that it enqueues, or the destination and the type of the message"
     return None
 
 

@@ -140,6 +140,9 @@ class JobEventRead(Read):
     handler_job_id: Annotated[
         str | None, Field(description="For `handled`: the job that this death enqueued.", examples=[None])
     ]
+    handler_message_id: Annotated[
+        str | None, Field(description="For `handled`: the message that this death recorded.", examples=[None])
+    ]
 
 
 class LastErrorRead(Read):
@@ -262,6 +265,7 @@ def _event_view(event: Event, *, evidence: bool) -> dict[str, Any]:
         "verdict": event.category if verdict else None,
         "evidence": _raw(event.detail if verdict and evidence else None),
         "handler_job_id": left.get("handler_job_id"),
+        "handler_message_id": left.get("handler_message_id"),
     }
 
 
