@@ -260,6 +260,12 @@ def test_terms_say_what_the_contract_says_in_the_units_of_jobs() -> None:
     assert (terms.violations, terms.valid_until, terms.lapses) == ((), None, ())
 
 
+def test_effects_that_are_not_to_be_repeated_bound_the_attempts_of_every_job() -> None:
+    for effects, most in (("non_idempotent", 1), ("idempotent", None)):
+        said = contract(effects=effects, retry={"max_attempts": 1}, on_lease_loss="unknown")
+        assert terms_of(said, "t", 1, judge(said, "t", 1, DEFAULTS, NOW)).at_most == most
+
+
 def test_a_deadline_takes_the_place_of_the_count() -> None:
     said = contract(retry={"retry_until_seconds": 600}, terminal_handler=None)
     terms = terms_of(said, "t", 1, judge(said, "t", 1, DEFAULTS, NOW))

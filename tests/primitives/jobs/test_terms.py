@@ -45,6 +45,7 @@ WHOLE = Terms(
     violations=("QUEUE001",),
     valid_until=6,
     lapses=("QUEUE002",),
+    at_most=1,
 )
 
 
@@ -87,7 +88,7 @@ def test_terms_that_were_rolled_back_are_not_remembered(jobs: Jobs) -> None:
 @pytest.mark.parametrize(
     ("fields", "field"),
     [
-        ({"handler": Handler(destination="mail", type="t")}, "handler"),
+        ({"handler": Handler(destination="mail")}, "handler"),
         ({"handler": Handler(queue="q")}, "handler"),
         ({"handler": Handler(type="t")}, "handler"),
         ({"payload_schema": b'{"type": "nonsense"}'}, "payload_schema"),
@@ -445,3 +446,12 @@ def test_a_payload_that_does_not_fit_takes_no_room_and_uses_no_key(jobs: Jobs) -
     refused, taken = jobs.enqueue_all(new_job(payload=b"1", key="k"), new_job(payload=b"{}", key="k"))
     assert reason(refused) == "payload_invalid"
     assert not good(taken).replayed
+
+
+def test_no_enqueue_asks_for_attempts_that_its_contract_says_do_harm(jobs: Jobs) -> None:
+    """Whatever the policy: a producer's own `max_attempts` would be the second charge."""
+    promise(jobs.database, max_attempts=1, at_most=1)
+    refused, first, taken = jobs.enqueue_all(new_job(max_attempts=2), new_job(max_attempts=1), new_job())
+    assert isinstance(refused, Refusal)
+    assert (refused.code.name, [one.pointer for one in refused.errors]) == ("contract_violated", ["#/max_attempts"])
+    assert [good(one).job.max_attempts for one in (first, taken)] == [1, 1]

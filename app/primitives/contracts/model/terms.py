@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.clock import micros
-from app.primitives.contracts.model.contract import Contract, TerminalHandler
+from app.primitives.contracts.model.contract import Contract, Effects, TerminalHandler
 from app.primitives.contracts.model.judging import Judgement
 from app.primitives.jobs.model.terms import Handler, Terms
 
@@ -40,6 +40,7 @@ def terms_of(contract: Contract, type_: str, version: int, judgement: Judgement)
         violations=tuple(str(one.rule) for one in judgement.violations),
         valid_until=judgement.valid_until,
         lapses=judgement.lapses,
+        at_most=None if retry is None or contract.effects is not Effects.NON_IDEMPOTENT else retry.max_attempts,
     )
 
 

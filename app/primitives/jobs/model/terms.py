@@ -26,8 +26,9 @@ class Terms:
     """What is promised of one type and version. None means: by the settings.
 
     Durations and moments are microseconds, `backoff` is seconds. `retry_until` counts from the enqueue, or from the job's
-    availability if that is later. `max_exceptions` is a ceiling of classified failures alone, lease losses apart.
-    `violations`: rules that the contract breaks and no exemption covers; from `valid_until` on `lapses` are broken as well.
+    availability if that is later. `max_exceptions` is a ceiling of classified failures alone, lease losses apart. `at_most`:
+    attempts that no enqueue may ask to go beyond, where a further one would do harm. `violations`: rules that the contract
+    breaks and no exemption covers; from `valid_until` on `lapses` are broken as well.
     """
 
     type: str
@@ -48,6 +49,7 @@ class Terms:
     violations: tuple[str, ...] = ()
     valid_until: int | None = None
     lapses: tuple[str, ...] = ()
+    at_most: int | None = None
 
     def broken(self, now: int) -> tuple[str, ...]:
         """The rules that are violated at this moment, each once."""

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from app.db.tx import Tx
-from app.errors import CONTRACT_REQUIRED, CONTRACT_VIOLATED, PAYLOAD_INVALID, Refusal
+from app.errors import CONTRACT_REQUIRED, CONTRACT_VIOLATED, PAYLOAD_INVALID, FieldError, Refusal
 from app.primitives.jobs.model import Flow, NewJob, derived
 from app.primitives.jobs.model.terms import Known, Pair, Terms
 from app.primitives.jobs.ops import flows, terms
@@ -51,11 +51,15 @@ class Admission:
             return new
 
     def refusal(self, new: NewJob) -> Refusal | None:
-        """Why this job must not come in: its contract, where the queue's policy refuses; its payload, whatever the policy."""
+        """Why this job must not come in: its contract, where the queue's policy refuses; whatever the policy, more attempts
+        than its effects bear, and its payload.
+        """
         fault = self._fault(new.flow) if self.policies[new.flow[0]] == REFUSE else None
         if fault is not None:
             return fault
         one = self.known.get(new.flow[1:])
+        if one is not None and (harmful := _harmful(one.terms, new)) is not None:
+            return harmful
         faults = one.schema.faults(new.payload) if one is not None and one.schema is not None else ()
         if not faults:
             return self._keyless.get(new.id)
@@ -84,6 +88,17 @@ class Admission:
         return Refusal(
             CONTRACT_VIOLATED, "The contract of this type and version breaks rules.", extra={"rules": list(broken)}
         )
+
+
+def _harmful(promised: Terms, new: NewJob) -> Refusal | None:
+    """A job may ask for other values than its contract's; but not for attempts that its contract says do harm."""
+    if promised.at_most is None or new.max_attempts is None or new.max_attempts <= promised.at_most:
+        return None
+    wanted = f"must not be above {promised.at_most}: the contract says that its effects are not to be repeated"
+    return Refusal(
+        CONTRACT_VIOLATED, "This job asks for more than its contract allows.",
+        extra={"rules": ["QUEUE006"]}, errors=(FieldError("#/max_attempts", wanted),),
+    )  # fmt: skip
 
 
 def _policies(tx: Tx, queues: Collection[str]) -> dict[str, str]:
