@@ -19,11 +19,21 @@ from app.primitives.jobs.tables import (
     flows,
     job_contents,
     job_events,
+    job_keys,
     job_limits,
     job_results,
     job_slots,
     job_uniques,
     jobs,
+)
+from app.primitives.outbox.tables import (
+    outbox,
+    outbox_contents,
+    outbox_events,
+    outbox_keys,
+    outbox_lines,
+    outbox_messages,
+    outbox_places,
 )
 from tests.e2e.process import ServiceProcess
 from tests.servers import Engine, Server, select_engines
@@ -41,7 +51,23 @@ _TUNING = {
     ),
     "postgresql": ("ALTER SYSTEM SET max_wal_size='4GB'", "SELECT pg_reload_conf()"),
 }
-_HOT = (jobs, job_contents, job_results, job_events, job_uniques, job_slots, job_limits)
+_HOT = (
+    jobs,
+    job_contents,
+    job_keys,
+    job_results,
+    job_events,
+    job_uniques,
+    job_slots,
+    job_limits,
+    outbox,
+    outbox_messages,
+    outbox_contents,
+    outbox_keys,
+    outbox_events,
+    outbox_places,
+    outbox_lines,
+)
 
 
 class Tables:
@@ -57,7 +83,7 @@ class Tables:
         return bool(getattr(self.engine.dialect, "is_mariadb", False))
 
     def empty(self) -> None:
-        """Remove every job; queues and flows stay, for processes remember them."""
+        """Remove every job and message; queues and flows stay, for processes remember them."""
         with self.engine.connect() as connection:
             for table in _HOT:
                 connection.execute(table.delete() if self.backend == "sqlite" else text(f"TRUNCATE TABLE {table.name}"))

@@ -23,11 +23,11 @@ class Wire:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._rest = b""
 
-    def send(self, path: str, body: Any) -> None:
-        content = json.dumps(body).encode()
+    def send(self, path: str, body: Any, method: str = "POST") -> None:
+        content = json.dumps(body).encode() if body is not None else b""
         self.socket.sendall(
-            b"POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
-            % (path.encode(), self._host, len(content), content)
+            b"%s %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
+            % (method.encode(), path.encode(), self._host, len(content), content)
         )
 
     def receive(self) -> Any:
@@ -45,8 +45,8 @@ class Wire:
             raise RuntimeError(f"{lines[0].decode()}: {content.decode(errors='replace')[:300]}")
         return json.loads(content)
 
-    def call(self, path: str, body: Any) -> Any:
-        self.send(path, body)
+    def call(self, path: str, body: Any, method: str = "POST") -> Any:
+        self.send(path, body, method)
         return self.receive()
 
     def close(self) -> None:
