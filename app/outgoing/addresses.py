@@ -129,7 +129,7 @@ class Targets:
 
 def _network(entry: str, number: int) -> Network | None:
     """The entry as a network; None if it does not look like one."""
-    if not ("/" in entry or ":" in entry or ends_in_number(entry)):
+    if "%" in entry or not ("/" in entry or ":" in entry or ends_in_number(entry)):
         return None
     try:
         network = ip_network(entry)

@@ -31,11 +31,12 @@ class NotConnected(Exception):
 class Progress:
     """How far a call has come. `maybe_sent` is set before the first byte of the request is handed to a connection."""
 
-    __slots__ = ("ended", "maybe_sent", "received", "stage", "status")
+    __slots__ = ("cut", "ended", "maybe_sent", "received", "stage", "status")
 
     def __init__(self) -> None:
         self.stage: Stage = "waiting"
         self.maybe_sent = False
+        self.cut = False  # a write failed, so the request did not go out whole; httpcore reads on for an answer
         self.received = False  # a byte of an answer
         self.ended = False  # the peer has closed its side in good order
         self.status: int | None = None
@@ -58,7 +59,11 @@ class WatchedStream(httpcore.AsyncNetworkStream):
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
         self._progress.maybe_sent = True
-        await self._inner.write(buffer, timeout)
+        try:
+            await self._inner.write(buffer, timeout)
+        except BaseException:
+            self._progress.cut = True
+            raise
 
     async def aclose(self) -> None:
         await self._inner.aclose()

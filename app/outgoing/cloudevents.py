@@ -18,19 +18,7 @@ from app.outgoing.headers import header_text
 Mode = Literal["binary", "structured"]
 _EXTENSION = re.compile(r"[a-z0-9]{1,20}", re.ASCII)
 _RESERVED = frozenset(
-    [
-        "id",
-        "source",
-        "specversion",
-        "type",
-        "time",
-        "subject",
-        "datacontenttype",
-        "dataschema",
-        "data",
-        "data_base64",
-        "database64",
-    ]
+    {"data", "data_base64", "datacontenttype", "dataschema", "id", "source", "specversion", "subject", "time", "type"}
 )
 _JSON = "application/json"
 _INT32 = range(-(1 << 31), 1 << 31)

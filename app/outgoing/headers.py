@@ -10,7 +10,7 @@ MAX_FIELDS = 32
 MAX_VALUE = 4096
 # They frame the message or speak to the next hop, so a wrong one could hide a second request inside the first.
 _FRAMING = frozenset(
-    [
+    {
         "accept-encoding",
         "connection",
         "content-length",
@@ -24,7 +24,7 @@ _FRAMING = frozenset(
         "trailer",
         "transfer-encoding",
         "upgrade",
-    ]
+    }
 )
 _OURS = frozenset({"content-type", "idempotency-key"})
 _OUR_PREFIXES = ("ce-", "webhook-")
