@@ -65,6 +65,15 @@ def ends_in_number(host: str) -> bool:
     return _NUMBER.fullmatch(plain_name(host).rpartition(".")[2]) is not None
 
 
+def is_address(text: str) -> bool:
+    """Whether `text` is an IPv4 or IPv6 address as the standard writes it."""
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
 def globally_reachable(address: Address) -> bool:
     """Whether this address is one of the public internet's, for one host."""
     if isinstance(address, IPv4Address):

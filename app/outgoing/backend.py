@@ -13,11 +13,13 @@ from typing import Any, Literal
 
 import httpcore
 
-from app.outgoing.addresses import Targets
+from app.outgoing.addresses import Targets, is_address
 from app.outgoing.resolving import Resolve
 
 Stage = Literal["waiting", "dns", "connect", "tls"]
 MAX_TRIES = 4  # of a host's addresses in one call
+# All that is taken from a connection. httpcore passes over any number of 1xx answers, and a chunk may be mostly its frame
+MAX_RECEIVED_BYTES = 1024 * 1024
 
 
 class NotConnected(Exception):
@@ -37,7 +39,7 @@ class Progress:
         self.stage: Stage = "waiting"
         self.maybe_sent = False
         self.cut = False  # a write failed, so the request did not go out whole; httpcore reads on for an answer
-        self.received = False  # a byte of an answer
+        self.received = 0  # bytes of an answer
         self.ended = False  # the peer has closed its side in good order
         self.status: int | None = None
 
@@ -51,10 +53,10 @@ class WatchedStream(httpcore.AsyncNetworkStream):
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         data = await self._inner.read(max_bytes, timeout)
-        if data:
-            self._progress.received = True
-        else:
-            self._progress.ended = True
+        self._progress.received += len(data)
+        self._progress.ended = not data
+        if self._progress.received > MAX_RECEIVED_BYTES:
+            raise httpcore.RemoteProtocolError("the answer does not come to its end")
         return data
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
@@ -72,7 +74,8 @@ class WatchedStream(httpcore.AsyncNetworkStream):
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore.AsyncNetworkStream:
         try:
-            inner = await self._inner.start_tls(ssl_context, server_hostname, timeout)
+            async with asyncio.timeout(timeout):
+                inner = await self._inner.start_tls(ssl_context, server_hostname)
         except BaseException:  # also when cancelled, which httpcore's own stream leaves open
             await self._inner.aclose()
             raise
@@ -83,7 +86,7 @@ class WatchedStream(httpcore.AsyncNetworkStream):
 
 
 class GuardedBackend(httpcore.AsyncNetworkBackend):
-    """Opens the connection of one call."""
+    """Opens the connection of one call. All limits of time are asyncio's own, so that no cancellation is taken for another."""
 
     def __init__(self, targets: Targets, resolve: Resolve, progress: Progress) -> None:
         self._targets = targets
@@ -115,7 +118,7 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
             addresses = await self._resolve(host)
         except (OSError, UnicodeError):
             addresses = []
-        if not addresses:
+        if not addresses or not all(is_address(one) for one in addresses):  # a name would be looked up again, unchecked
             raise NotConnected("dns")
         if not self._targets.allows(host, addresses):
             raise NotConnected("refused_address")
@@ -128,8 +131,9 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
         for tried, address in enumerate(addresses):
             share = max(0.0, end - loop.time()) / (len(addresses) - tried)
             try:
-                return await self._inner.connect_tcp(address, port, timeout=share)
-            except (httpcore.ConnectError, httpcore.ConnectTimeout) as failed:
+                async with asyncio.timeout(share):
+                    return await self._inner.connect_tcp(address, port)
+            except (httpcore.ConnectError, TimeoutError) as failed:
                 fault = failed
         raise fault
 

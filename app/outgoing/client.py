@@ -17,7 +17,7 @@ import httpx
 
 from app.errors import StartupProblem
 from app.outgoing import headers, urls
-from app.outgoing.addresses import Targets
+from app.outgoing.addresses import Targets, plain_name
 from app.outgoing.backend import GuardedBackend, Progress
 from app.outgoing.replies import Call, Fate, Reply, ended_by, not_sent
 from app.outgoing.resolving import Resolve, Resolver
@@ -36,7 +36,7 @@ _FORCED = {"accept-encoding": "identity", "connection": "close"}
 
 
 class Flight(Progress):
-    """What the caller of `Outgoing.send` may keep, to learn how far a call had come when it was cancelled."""
+    """What the caller of `Outgoing.send` may keep, to learn how far a call had come when it was cancelled. For one call."""
 
     __slots__ = ("reply",)
 
@@ -155,7 +155,7 @@ class Outgoing:
             return not_sent("invalid_request" if self._open else "stopping")
         try:
             async with asyncio.timeout(call.timeout_seconds):
-                async with self._slots.one(request.url.host):
+                async with self._slots.one(plain_name(request.url.host)):
                     flight.reply = await self._exchange(request, flight)
                     return flight.reply
         except Exception as fault:  # noqa: BLE001 - whatever it is, the caller must learn whether the request may be out

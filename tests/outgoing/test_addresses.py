@@ -67,7 +67,7 @@ def test_an_ipv4_address_is_judged_the_same_in_its_mapped_form(address: IPv4Addr
 def test_nothing_that_python_calls_special_is_reachable(address: IPv4Address | IPv6Address) -> None:
     if globally_reachable(address):
         assert address.is_global
-        assert not (address.is_multicast or address.is_private or address.is_reserved or address.is_unspecified)
+        assert not any([address.is_multicast, address.is_private, address.is_reserved, address.is_unspecified])
 
 
 @given(
@@ -150,7 +150,7 @@ def test_targets_are_read_from_the_environment_as_json_or_words(monkeypatch: pyt
 @pytest.mark.parametrize("text", ["[1]", "[", '[["x"]]'])
 def test_a_list_that_is_none_stops_the_start(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("TENURE_DELIVERY_ALLOWED_TARGETS", text)
-    with pytest.raises(StartupProblem, match="setting TENURE_DELIVERY_ALLOWED_TARGETS is wrong: .*list"):
+    with pytest.raises(StartupProblem, match=r"setting TENURE_DELIVERY_ALLOWED_TARGETS is wrong: .*list"):
         load()
 
 

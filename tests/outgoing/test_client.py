@@ -190,6 +190,19 @@ async def has_a_head_without_end(connection: Connection) -> None:
         await connection.write(b"x-filler: " + b"y" * 1000 + b"\r\n")
 
 
+async def floods_with_100(connection: Connection) -> None:
+    await connection.request()
+    while True:
+        await connection.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 1000)
+
+
+async def floods_with_frames(connection: Connection) -> None:
+    await connection.request()
+    await connection.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+    while True:
+        await connection.write((b"1;" + b"x" * 1000 + b"\r\ny\r\n") * 100)
+
+
 async def has_a_wrong_chunk(connection: Connection) -> None:
     await connection.request()
     await connection.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n")
@@ -214,6 +227,8 @@ async def has_a_wrong_chunk(connection: Connection) -> None:
         (speaks_garbage, {"protocol"}),
         (has_a_head_without_end, {"protocol"}),
         (has_a_wrong_chunk, {"protocol"}),
+        (floods_with_100, {"protocol"}),
+        (floods_with_frames, {"protocol"}),
     ],
 )
 async def test_a_connection_that_breaks_after_the_request_has_begun_leaves_it_in_doubt(
@@ -307,6 +322,15 @@ async def test_a_compressed_answer_is_not_decoded(outgoing: Outgoing) -> None:
     reply = await outcome(outgoing, act)
     assert (reply.fate, reply.status) == (Fate.ANSWERED, 200)
     assert reply.body == bomb[:KEPT_BYTES]
+
+
+async def test_an_answer_that_ends_with_its_connection_is_whole(outgoing: Outgoing) -> None:
+    async def act(connection: Connection) -> None:
+        await connection.request()
+        await connection.write(b"HTTP/1.0 200 OK\r\n\r\ncommitted")
+
+    reply = await outcome(outgoing, act)
+    assert (reply.fate, reply.body, reply.body_complete) == (Fate.ANSWERED, b"committed", True)
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])

@@ -165,14 +165,14 @@ async def test_a_name_without_an_address_is_not_sent(host: str) -> None:
     assert (reply.fate, reply.reason) == (Fate.NOT_SENT, "dns")
 
 
-@pytest.mark.parametrize("answer", [[], ["nonsense"], [""]])
+@pytest.mark.parametrize("answer", [[], ["nonsense"], [""], ["localhost"], ["127.0.0.1", "localhost"]])
 async def test_a_resolver_that_answers_nonsense_connects_nowhere(answer: list[str]) -> None:
     async def resolve(host: str) -> list[str]:
         return answer
 
-    async with Outgoing(Targets(), resolve=resolve) as outgoing:
-        reply = await get(outgoing, "http://x.test/")
-    assert reply.fate is Fate.NOT_SENT
+    async with serving(ok) as peer, Outgoing(Targets.parse(["x.test"]), resolve=resolve) as outgoing:
+        reply = await get(outgoing, peer.url("x.test"))
+        assert (reply.fate, reply.reason, peer.connections) == (Fate.NOT_SENT, "dns", 0)
 
 
 async def test_name_servers_that_hang_end_with_the_call_as_not_sent() -> None:
