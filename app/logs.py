@@ -24,9 +24,10 @@ MASK = "***"
 _SECRET_NAME = re.compile(
     r"(?i)(authorization|cookie|token|secret|passw(or)?d|pwd|api_?key$|dsn|credential|database_url)"
 )
-# what a secret looks like inside a text: our keys, bearer headers, passwords in URLs, reservation tokens
+# what a secret looks like inside a text: our keys, secrets of webhooks, bearer headers, passwords in URLs, reservation tokens
 _SECRET_TEXT = re.compile(
     r"tnr_[0-9A-Za-z]+_[0-9A-Za-z]+"
+    r"|whsec_[A-Za-z0-9+/=]+"
     r"|(?i:bearer)\s+[^\s\"',]+"
     r"|(?<=://)[^/\s:@]*:[^@\s/]*(?=@)"
     r"|(?<![A-Za-z0-9_-])[A-Za-z0-9_-]{86}(?![A-Za-z0-9_-])"

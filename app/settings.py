@@ -6,19 +6,39 @@ Nothing else in the code reads the environment. The table in docs/settings.md is
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import re
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr, ValidationError, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.errors import StartupProblem
 
 KIB = 1024
 _FOR_TESTS = ("TENURE_TEST_", "TENURE_MYSQL_")
 _PREFIX = re.compile(r"[a-z][a-z0-9_]{0,23}")
+
+
+def _words(value: object) -> object:
+    """A list that is written as JSON, or as words between commas or white space (a file: one a line)."""
+    if not isinstance(value, str):
+        return value
+    if not value.lstrip().startswith("["):
+        return tuple(value.replace(",", " ").split())
+    try:
+        found = json.loads(value)
+    except ValueError:
+        raise ValueError("must be a JSON list of strings, or words between commas") from None
+    if not all(isinstance(item, str) for item in found):
+        raise ValueError("must be a list of strings")
+    return tuple(found)
+
+
+_Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_words)]
+_Secrets = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_words)]
 
 
 class Settings(BaseSettings):
@@ -99,6 +119,25 @@ class Settings(BaseSettings):
     )
     silent_after_seconds: float = Field(
         120.0, gt=0, description="A worker that beats but has not claimed for so long is `silent`."
+    )
+
+    delivery_mode: Literal["binary", "structured"] = Field(
+        "binary",
+        description="How events are delivered: CloudEvents with attributes as headers, or as one JSON document.",
+    )
+    delivery_allowed_targets: _Words = Field(
+        (),
+        description="What may be called besides the public internet: CIDRs, addresses, host names, `*.suffix` (commas or JSON).",
+    )
+    delivery_max_connections: int = Field(100, ge=1, le=10_000, description="Calls under way at once in this process.")
+    delivery_max_connections_per_host: int = Field(10, ge=1, le=10_000, description="The same, to one host.")
+    delivery_ca_file: str = Field(
+        "", description="PEM file of authorities that destinations may have certificates of, besides the public ones."
+    )
+    encryption_keys: _Secrets = Field(
+        (),
+        description="Keys for the secrets of destinations, each 32 random bytes in base64 (commas or JSON): the first encrypts, "
+        "all decrypt.",
     )
 
     health_queue_depth: int = Field(10_000, ge=0, description="`/health` warns when more jobs wait in a queue.")

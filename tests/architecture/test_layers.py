@@ -16,6 +16,7 @@ WRONG = [
     ("A module imports from below only", "app/utils.py", ""),
     ("SQL lives in db, store and tables", "app/runtime/wrong.py", "import sqlalchemy"),
     ("HTTP frameworks stay in main, http, routes", "app/primitives/jobs/ops/wrong.py", "import fastapi"),
+    ("Calls leave the service from outgoing alone", "app/runtime/wrong.py", "import httpx"),
     ("Only a primitive's ops use its store", "app/primitives/jobs/routes/wrong.py", "import app.primitives.jobs.store"),
     ("Primitives do not know each other", "app/primitives/other/wrong.py", "import app.primitives.jobs.model"),
 ]

@@ -18,6 +18,7 @@ from tests.http.test_requests import GOOD
 
 KEY = mint().text
 TOKEN = "A" * 40 + "-_" + "b" * 44
+WEBHOOK = "whsec_" + "Ab+/" * 8
 
 
 @pytest.mark.parametrize(("field", "value"), [
@@ -32,7 +33,7 @@ def test_a_field_that_names_a_secret_is_masked(field: str, value: str) -> None:
 
 @pytest.mark.parametrize("text", [
     f"key {KEY} was used", f"Authorization: Bearer {KEY}", "Bearer abc.def", "mysql+pymysql://u:hunter2@db/x", f"token={TOKEN}",
-    "postgresql://u:hunter2@db/x failed", f"['{TOKEN}']",
+    "postgresql://u:hunter2@db/x failed", f"['{TOKEN}']", f"signed with {WEBHOOK}",
 ], ids=lambda text: str(len(text)))  # fmt: skip
 def test_a_secret_inside_a_text_is_masked(text: str) -> None:
     for event in (
@@ -43,7 +44,7 @@ def test_a_secret_inside_a_text_is_masked(text: str) -> None:
     ):
         shown = str(logs.redact(None, "info", dict(event)))
         assert "***" in shown
-        assert not any(secret in shown for secret in (KEY, TOKEN, "hunter2", "abc.def"))
+        assert not any(secret in shown for secret in (KEY, TOKEN, WEBHOOK, "hunter2", "abc.def"))
 
 
 def test_what_is_no_secret_stays() -> None:
