@@ -17,6 +17,8 @@ from app.db import ops as service_ops
 from app.db.database import Database
 from app.errors import StartupProblem
 from app.http.application import build
+from app.outgoing.client import Outgoing
+from app.outgoing.vault import Vault
 from app.registry import PRIMITIVES
 from app.runtime.clearing import ClearingWatch
 from app.runtime.runtime import Runtime
@@ -84,6 +86,8 @@ def assemble(settings: Settings, database: Database, *, loops: bool) -> Runtime:
     runtime.add_lanes(SERVICE_LANES)
     runtime.add_loops(SERVICE_LOOPS)
     runtime.keep("clearing", ClearingWatch(runtime))
+    runtime.keep("vault", Vault.from_settings(settings))
+    _keep_outgoing(runtime)
     for primitive in PRIMITIVES:
         runtime.add_lanes(primitive.lanes)
         if primitive.wire is not None:
@@ -91,6 +95,17 @@ def assemble(settings: Settings, database: Database, *, loops: bool) -> Runtime:
         runtime.add_loops(primitive.loops if loops else [loop for loop in primitive.loops if loop.everywhere])
     database.close()
     return runtime
+
+
+def _keep_outgoing(runtime: Runtime) -> None:
+    """What leaves the service goes through one client; its calls end before the database threads do."""
+    outgoing = Outgoing.from_settings(runtime.settings)
+
+    async def open_() -> None:
+        await outgoing.__aenter__()
+
+    runtime.keep("outgoing", outgoing)
+    runtime.before_start.append(open_)
 
 
 def drain_on_signals(runtime: Runtime) -> Callable[[], None]:

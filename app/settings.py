@@ -121,6 +121,18 @@ class Settings(BaseSettings):
         120.0, gt=0, description="A worker that beats but has not claimed for so long is `silent`."
     )
 
+    delivery_timeout_seconds: float = Field(
+        15.0,
+        gt=0,
+        le=300,
+        description="Ceiling of one call to a destination that names none, to the last byte of the answer.",
+    )
+    delivery_max_in_flight: int = Field(
+        10, ge=1, le=1000, description="Calls under way to a destination that names no number, in each process."
+    )
+    delivery_grace_seconds: float = Field(
+        10.0, ge=0, le=300, description="How long calls that are under way are waited for when the service stops."
+    )
     delivery_mode: Literal["binary", "structured"] = Field(
         "binary",
         description="How events are delivered: CloudEvents with attributes as headers, or as one JSON document.",

@@ -120,6 +120,7 @@ class Outgoing:
     ) -> None:
         resolve = resolve or Resolver(2 * max_connections)
         context = context or httpx.create_ssl_context(trust_env=False)
+        self.targets = targets
         self._transport = GuardedTransport(targets, resolve, context)
         self._slots = Slots(max_connections, max_connections_per_host)
         self._open = False

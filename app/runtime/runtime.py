@@ -31,6 +31,7 @@ class Runtime:
     desks: dict[str, Desk] = field(default_factory=dict)
     loops: dict[str, Loop] = field(default_factory=dict)
     before_start: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
+    before_stop: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
     _lanes: dict[str, Lane] = field(default_factory=dict)
     _crews: dict[str, Crew] = field(default_factory=dict)
     _states: dict[str, Any] = field(default_factory=dict)
@@ -100,8 +101,11 @@ class Runtime:
             self._loop.call_soon_threadsafe(callback, *args)
 
     async def stop(self) -> None:
-        """Answer who waits, end loops, let the lanes finish what they hold, close connections."""
+        """Answer who waits, end what primitives began (`before_stop`) and the loops, let the lanes finish what they hold, close
+        connections.
+        """
         self.draining.set()
+        await asyncio.gather(*(end() for end in self.before_stop))
         await asyncio.gather(*(loop.stop() for loop in self.loops.values()))
         await asyncio.gather(*(desk.stop() for desk in self.desks.values()))
         await asyncio.gather(*(asyncio.to_thread(crew.close) for crew in self._crews.values()))

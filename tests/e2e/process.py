@@ -171,6 +171,11 @@ class ServiceProcess:
         assert status is None or answer.status_code == status, answer.text
         return answer.json()
 
+    def put(self, path: str, body: Any, *statuses: int) -> Any:
+        answer = httpx.put(f"{self.url}{path}", json=body, timeout=40, trust_env=False)
+        assert not statuses or answer.status_code in statuses, answer.text
+        return answer.json()
+
     def get(self, path: str, status: int | None = 200) -> Any:
         answer = httpx.get(f"{self.url}{path}", timeout=40, trust_env=False)
         assert status is None or answer.status_code == status, answer.text

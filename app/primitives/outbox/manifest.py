@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from app.primitives.outbox.delivery.couriers import Couriers
 from app.primitives.outbox.here import Here
 from app.primitives.outbox.model.commands import Claim, Claimed
 from app.primitives.outbox.ops import adopt, control, destinations, flows, inspect, sweep
@@ -42,6 +43,7 @@ LANES = (
     LaneSpec("outbox.get", inspect.get, "read", reads=True),
     LaneSpec("outbox.list", inspect.list_messages, "read", reads=True),
     LaneSpec("outbox.stats", inspect.stats, "figures", reads=True),
+    LaneSpec("outbox.served", destinations.served, "read", reads=True),
     LaneSpec("outbox.destination", destinations.get, "read", reads=True),
     LaneSpec("outbox.destinations", destinations.list_destinations, "read", reads=True),
 )
@@ -69,7 +71,14 @@ async def _adopt(runtime: Runtime) -> float | None:
     return FULL_BATCH_AGAIN if looked_at >= batch.most else None
 
 
+async def _deliver(runtime: Runtime) -> float | None:
+    """See that there is a courier for each destination that the service delivers to."""
+    await runtime.state("outbox.couriers").refresh()
+    return None
+
+
 LOOPS = (
+    LoopSpec("outbox.deliver", 1.0, _deliver),
     LoopSpec("outbox.adopt", 0.1, _adopt),
     LoopSpec("outbox.promote", 1.0, _sweeping("outbox.promote")),
     LoopSpec("outbox.abandon", 1.0, _sweeping("outbox.abandon")),
@@ -109,6 +118,9 @@ def wire(runtime: Runtime) -> None:
 
         return later
 
+    couriers = Couriers(runtime)
+    runtime.keep("outbox.couriers", couriers)
+    runtime.before_stop.append(couriers.stop)
     runtime.state("jobs").record_owed = record_owed  # terminal handlers of jobs
     runtime.keep(
         "outbox",

@@ -15,6 +15,7 @@ from app.db.database import Database
 from app.db.tx import Tx
 from app.errors import Refusal
 from app.ids import new_id
+from app.outgoing.vault import Vault
 from app.primitives.outbox.here import Here
 from app.primitives.outbox.model.commands import (
     Beat,
@@ -64,7 +65,8 @@ class Host:
                 wake=lambda flows: self.woken.append(dict(flows)),
                 promote_in=self.promotions.append,
                 abandon_in=self.abandonments.append,
-            )
+            ),
+            "vault": Vault([secrets.token_bytes(32)]),
         }
 
     def state(self, name: str) -> Any:

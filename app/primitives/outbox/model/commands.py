@@ -115,6 +115,7 @@ class Settlement:
     message: str | None = None
     delay: int | None = None
     reason: ReleaseReason | None = None
+    again_if_idempotent: bool = False  # a doubt of the service's own delivery
 
 
 @record

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from app.clock import micros
@@ -27,12 +27,47 @@ class LateAck(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """`url`, `headers` and `timeout_seconds` are for `http` alone."""
+    """All but `mode` is for `http` alone. The values of headers are secrets, as the signing secret is: see `Secrets`."""
 
     mode: Mode = Mode.PULL
     url: str | None = None
-    headers: dict[str, str] | None = None
+    header_names: tuple[str, ...] = ()
     timeout_seconds: float | None = None
+    max_in_flight: int | None = None
+    max_per_second: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SigningSecret:
+    """`until`: the moment up to which one that was replaced still signs; None for the current one."""
+
+    secret: str
+    until: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Secrets:
+    """What of a destination is stored sealed, and never shown."""
+
+    headers: dict[str, str] = field(default_factory=dict)
+    signing: tuple[SigningSecret, ...] = ()
+
+    def signing_at(self, now: int) -> tuple[str, ...]:
+        """The secrets that sign at this moment, the current one first."""
+        return tuple(one.secret for one in self.signing if one.until is None or one.until > now)
+
+    def changed(self, headers: dict[str, str], secret: str | None, overlap: int, now: int) -> Secrets:
+        """With these headers; with this signing secret in place of the current one, which signs on for `overlap`
+        microseconds. None keeps the current one.
+        """
+        current = next((one.secret for one in self.signing if one.until is None), None)
+        older = tuple(one for one in self.signing if one.until is not None and now < one.until)
+        if overlap == 0:
+            older = ()
+        if secret is None or secret == current:
+            return Secrets(headers, (*((SigningSecret(current),) if current else ()), *older))
+        before = (SigningSecret(current, now + overlap),) if current and overlap else ()
+        return Secrets(headers, (SigningSecret(secret), *before, *older))
 
 
 class ReconcileMode(StrEnum):

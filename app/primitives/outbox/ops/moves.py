@@ -53,7 +53,8 @@ def purge_at(tx: Tx, destination: Destination | None) -> int:
 def settled(tx: Tx, row: Any, destination: Destination, item: Settlement, caller: Caller) -> Move:
     """Where `retry`, `rejected`, `unknown` or `released` leaves a message that is being sent."""
     category = item.category or (item.reason.value if item.reason else None)
-    if item.outcome is Outcome.RETRY:
+    repeats = item.again_if_idempotent and destination.idempotent
+    if item.outcome is Outcome.RETRY or repeats:
         move = _again(tx, row, destination, item.delay, category)
     elif item.outcome is Outcome.RELEASED:
         move = _released(tx, row, destination, item)
@@ -63,7 +64,7 @@ def settled(tx: Tx, row: Any, destination: Destination, item: Settlement, caller
     move.change["b_settlement_digest"] = item.digest
     move.change["b_ended_request_id"] = caller.request_id if move.state in ENDED else row.ended_request_id
     move.change["b_reference"] = item.reference or row.reference
-    kind = _KINDS[item.outcome]
+    kind = Kind.RETRIED if repeats else _KINDS[item.outcome]
     move.events.insert(
         0,
         event(

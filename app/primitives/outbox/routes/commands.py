@@ -10,7 +10,8 @@ from app.http.call import Call
 from app.ids import id_bytes, new_id
 from app.primitives.outbox.model.commands import Beat, Claim, NewMessage, Settlement
 from app.primitives.outbox.model.keys import fingerprint, key_digest
-from app.primitives.outbox.model.states import Outcome, ReleaseReason
+from app.primitives.outbox.model.settlements import make_settlement
+from app.primitives.outbox.model.states import Outcome
 from app.primitives.outbox.schemas.work import (
     ClaimMessages,
     HeartbeatMessage,
@@ -22,7 +23,6 @@ from app.primitives.outbox.schemas.work import (
     SettleItem,
     UnknownMessage,
 )
-from app.reservations import settlement_digest
 
 
 def caller_of(call: Call[Any, Any]) -> Caller:
@@ -73,7 +73,7 @@ def beat(message_id: str, body: HeartbeatMessage) -> Beat:
 
 def settlement(item: SettleItem) -> Settlement:
     return make_settlement(
-        item.id,
+        id_bytes(item.id),
         item.token,
         item.outcome,
         reference=item.provider_operation_id,
@@ -85,12 +85,12 @@ def settlement(item: SettleItem) -> Settlement:
 
 
 def sent(message_id: str, body: SentMessage) -> Settlement:
-    return make_settlement(message_id, body.token, Outcome.SENT, reference=body.provider_operation_id)
+    return make_settlement(id_bytes(message_id), body.token, Outcome.SENT, reference=body.provider_operation_id)
 
 
 def retried(message_id: str, body: RetryMessage) -> Settlement:
     return make_settlement(
-        message_id,
+        id_bytes(message_id),
         body.token,
         Outcome.RETRY,
         category=body.category,
@@ -100,12 +100,14 @@ def retried(message_id: str, body: RetryMessage) -> Settlement:
 
 
 def rejected(message_id: str, body: RejectMessage) -> Settlement:
-    return make_settlement(message_id, body.token, Outcome.REJECTED, category=body.category, message=body.message)
+    return make_settlement(
+        id_bytes(message_id), body.token, Outcome.REJECTED, category=body.category, message=body.message
+    )
 
 
 def unknown(message_id: str, body: UnknownMessage) -> Settlement:
     return make_settlement(
-        message_id,
+        id_bytes(message_id),
         body.token,
         Outcome.UNKNOWN,
         category=body.category,
@@ -115,30 +117,6 @@ def unknown(message_id: str, body: UnknownMessage) -> Settlement:
 
 
 def released(message_id: str, body: ReleaseMessage) -> Settlement:
-    return make_settlement(message_id, body.token, Outcome.RELEASED, reason=body.reason, delay=body.delay_seconds)
-
-
-def make_settlement(
-    message_id: str,
-    token: str,
-    outcome: Outcome,
-    *,
-    reference: str | None = None,
-    category: str | None = None,
-    message: str | None = None,
-    delay: float | None = None,
-    reason: ReleaseReason | None = None,
-) -> Settlement:
-    """The digest is over the content alone, in one order, so that every way to settle the same gives the same."""
-    digest = settlement_digest(outcome.value, reference, category, message, delay, reason and reason.value)
-    return Settlement(
-        id=id_bytes(message_id),
-        token=token,
-        outcome=outcome,
-        digest=digest,
-        reference=reference,
-        category=category,
-        message=message,
-        delay=_micros(delay),
-        reason=reason,
+    return make_settlement(
+        id_bytes(message_id), body.token, Outcome.RELEASED, reason=body.reason, delay=body.delay_seconds
     )

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from app.access import Role
-from app.errors import NOT_FOUND
+from app.clock import micros
+from app.errors import NOT_FOUND, STATE_CONFLICT, VALIDATION_FAILED, FieldError, Refusal
 from app.http.call import Answer, Call
 from app.http.paging import PageParams, page, place
 from app.http.routing import thin_router
 from app.ids import new_id
 from app.jsontext import Name
+from app.outgoing.urls import problem_with
 from app.primitives.outbox.ops.destinations import Get, Listing, Put
 from app.primitives.outbox.routes.commands import caller_of
 from app.primitives.outbox.schemas.destinations import (
@@ -30,20 +34,36 @@ NAME = {"name": Name}
     requires=Role.OPERATOR,
     answers=DestinationPutRead,
     path=NAME,
+    refuses=(STATE_CONFLICT,),
     response_description="The destination: changed, or as it was (`replayed: true`).",
     also={201: "The destination, which is new."},
 )
 async def put_destination(call: Call[PutDestination]) -> Answer:
     """Set a destination: who sends, and what may be done with messages of which it is not known whether they were sent.
 
-    What is left out is unset. In force at once for every decision that begins later; messages that are on their way keep their
-    reservations. May be repeated.
+    What is left out is unset, but for a signing secret, which stays until another is sent. In force at once for every decision
+    that begins later; messages that are on their way keep their reservations. May be repeated.
     """
-    name = call.path["name"]
+    name, delivery = call.path["name"], call.body.delivery
     call.principal.require_names([name])
-    command = Put(call.body.destination(name), caller_of(call), new_id())
+    _check_url(call, "#/delivery/url", delivery.url)
+    command = Put(
+        call.body.destination(name),
+        caller_of(call),
+        new_id(),
+        headers={key.lower(): value for key, value in (delivery.headers or {}).items()},
+        signing_secret=delivery.signing_secret,
+        overlap=micros(delivery.signing_secret_overlap_seconds),
+    )
     stored = await call.runtime.lane("outbox.put_destination").submit(command)
     return Answer({**destination_view(stored), "replayed": stored.replayed}, status=201 if stored.created else 200)
+
+
+def _check_url(call: Call[Any], pointer: str, url: str | None) -> None:
+    """Names are judged when they are called; an address in the URL is judged here."""
+    fault = None if url is None else problem_with(url, call.runtime.state("outgoing").targets)
+    if fault is not None:
+        raise Refusal(VALIDATION_FAILED, "The request is not valid.", errors=(FieldError(pointer, fault),))
 
 
 @router.get(

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from app.clock import to_text
 from app.http.paging import PageRead
 from app.jsontext import Body, Moment, Name, Read, wrong
+from app.outgoing import headers, signatures
 from app.primitives.outbox.model import destinations as model
 from app.primitives.outbox.model.destinations import LateAck, Mode, OnLeaseLoss, ReconcileMode
 from app.primitives.outbox.ops.destinations import Stored
@@ -20,9 +21,59 @@ Url = Annotated[str, Field(min_length=1, max_length=2000)]
 
 
 class Delivery(Body):
-    """Who sends."""
+    """Who sends. All fields but `mode` go with `http` alone."""
 
-    mode: Mode = Field(description="`pull`: workers claim and send. `http`: the service sends.", examples=["pull"])
+    mode: Mode = Field(
+        description="`pull`: workers claim and send. `http`: the service sends CloudEvents 1.0 by POST.",
+        examples=["pull"],
+    )
+    url: Url | None = Field(
+        None,
+        description="Where to, for `http`. Loopback, private and link-local addresses only where "
+        "`TENURE_DELIVERY_ALLOWED_TARGETS` allows them.",
+        examples=[None],
+    )
+    headers: dict[str, str] | None = Field(
+        None,
+        description="Sent with every call, such as `authorization`. Their values are stored encrypted and never shown again.",
+        examples=[None],
+    )
+    timeout_seconds: Annotated[float, Field(gt=0, le=300)] | None = Field(
+        None, description="Ceiling of one call, to the last byte of the answer. Left out: by the settings (15)."
+    )
+    signing_secret: Annotated[str, Field(max_length=128)] | None = Field(
+        None,
+        description="`whsec_` and 24 to 64 bytes in base64: calls are signed with it by Standard Webhooks. Stored encrypted and "
+        "never shown again. Left out: as it was.",
+        examples=[None],
+    )
+    signing_secret_overlap_seconds: Annotated[float, Field(ge=0, le=2_592_000)] = Field(
+        86_400, description="For how long a secret that is replaced signs too, beside the new one; 0 drops it at once."
+    )
+    max_in_flight: Annotated[int, Field(ge=1, le=1000)] | None = Field(
+        None, description="Calls under way at once, in each process. Left out: by the settings (10)."
+    )
+    max_per_second: Annotated[float, Field(gt=0, le=10_000)] | None = Field(
+        None, description="Calls begun in a second, in each process. Left out: as many as there are."
+    )
+
+    @model_validator(mode="after")
+    def _fits_its_mode(self) -> Self:
+        if self.mode is Mode.PULL:
+            for name in self.model_fields_set - {"mode", "signing_secret_overlap_seconds"}:
+                if getattr(self, name) is not None:
+                    raise wrong(f"`{name}` goes with `mode: http` alone")
+            return self
+        if self.url is None:
+            raise wrong("`mode: http` needs a `url`")
+        if (fault := headers.problem_with(self.headers or {})) is not None:
+            raise wrong(f"`headers` {fault}")
+        if self.signing_secret is not None:
+            try:
+                signatures.parse_secret(self.signing_secret)
+            except ValueError as fault:
+                raise wrong(f"`signing_secret` {fault}") from None
+        return self
 
 
 class Reconcile(Body):
@@ -37,7 +88,7 @@ class Reconcile(Body):
 class PutDestination(Body):
     """How messages get there, and what may be done with those of which it is not known. What is left out is unset."""
 
-    delivery: Delivery = Field(Delivery(mode=Mode.PULL))
+    delivery: Delivery = Field(Delivery.model_validate({"mode": Mode.PULL}))
     idempotent: bool = Field(
         False, description="It knows a `message_key` again: sending a message twice has one effect."
     )
@@ -78,7 +129,14 @@ class PutDestination(Body):
     def destination(self, name: str) -> model.Destination:
         return model.Destination(
             name=name,
-            delivery=model.Delivery(self.delivery.mode),
+            delivery=model.Delivery(
+                mode=self.delivery.mode,
+                url=self.delivery.url,
+                header_names=tuple(sorted(name.lower() for name in self.delivery.headers or {})),
+                timeout_seconds=self.delivery.timeout_seconds,
+                max_in_flight=self.delivery.max_in_flight,
+                max_per_second=self.delivery.max_per_second,
+            ),
             idempotent=self.idempotent,
             on_lease_loss=self.on_lease_loss,
             late_ack=self.late_ack,
@@ -92,9 +150,17 @@ class PutDestination(Body):
 
 
 class DeliveryRead(Read):
-    """Who sends."""
+    """Who sends. Secrets are not shown."""
 
     mode: Mode
+    url: Annotated[str | None, Field(examples=[None])]
+    header_names: Annotated[
+        list[str], Field(description="Headers that are sent; their values are secret.", examples=[[]])
+    ]
+    timeout_seconds: Annotated[float | None, Field(examples=[None])]
+    signed: Annotated[bool, Field(description="True if calls are signed.")]
+    max_in_flight: Annotated[int | None, Field(examples=[None])]
+    max_per_second: Annotated[float | None, Field(examples=[None])]
 
 
 class ReconcileRead(Read):
@@ -137,7 +203,15 @@ def destination_view(stored: Stored) -> dict[str, Any]:
     one = stored.destination
     return {
         "name": one.name,
-        "delivery": {"mode": one.delivery.mode.value},
+        "delivery": {
+            "mode": one.delivery.mode.value,
+            "url": one.delivery.url,
+            "header_names": list(one.delivery.header_names),
+            "timeout_seconds": one.delivery.timeout_seconds,
+            "signed": stored.signed,
+            "max_in_flight": one.delivery.max_in_flight,
+            "max_per_second": one.delivery.max_per_second,
+        },
         "idempotent": one.idempotent,
         "on_lease_loss": one.on_lease_loss.value,
         "late_ack": one.late_ack.value,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Row, bindparam, exists, literal, select, update
+from sqlalchemy import Row, bindparam, delete, exists, literal, select, update
 
 from app.db.tx import Tx
 from app.primitives.outbox.model.states import State
@@ -68,3 +68,7 @@ def lock_destination(tx: Tx, name: str) -> Row[Any]:
 def update_destination(tx: Tx, name: str, values: Mapping[str, Any]) -> None:
     """Write over a destination that is locked."""
     tx.conn.execute(update(destinations).where(destinations.c.name == name).values(**values))
+
+
+def delete_destination(tx: Tx, name: str) -> None:
+    tx.conn.execute(delete(destinations).where(destinations.c.name == name))

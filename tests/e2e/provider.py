@@ -1,0 +1,68 @@
+"""A payment provider as destinations are: it counts every call, and does with each what a test says."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any, Self
+
+from tests.e2e.process import eventually
+
+
+class Provider:
+    """`received` counts calls by their message key. `hold`: answers wait until it is released; `status` is what they say."""
+
+    def __init__(self) -> None:
+        self.received: Counter[str] = Counter()
+        self.status = 200
+        self.released = threading.Event()
+        self.released.set()
+        self._lock = threading.Lock()
+        provider = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["content-length"]))
+                with provider._lock:
+                    provider.received[self.headers["idempotency-key"]] += 1
+                provider.released.wait(60)
+                try:
+                    self.send_response(provider.status)
+                    self.send_header("content-length", "0")
+                    self.end_headers()
+                except OSError:
+                    pass  # whoever called has been killed
+
+            def log_message(self, *_: Any) -> None:
+                """Nothing: it has a count."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_port}/hook"
+
+    def hold(self) -> None:
+        self.released.clear()
+
+    def wait_for(self, calls: int) -> None:
+        eventually(lambda: self.received.total() >= calls, what=f"{calls} calls")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.released.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+
+Make = Callable[[], Provider]
