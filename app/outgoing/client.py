@@ -26,9 +26,8 @@ from app.settings import Settings
 
 READ_BYTES = 64 * 1024  # of an answer; what lies beyond is not read
 KEPT_BYTES = 4 * 1024
-CONNECT_SECONDS = (
-    10.0  # for lookup and connection together, and again for TLS; a host that is away must not hold a place long
-)
+# For lookup and connection together, and again for TLS: a host that is away must not hold a place for long
+CONNECT_SECONDS = 10.0
 _METHODS = frozenset({"DELETE", "GET", "PATCH", "POST", "PUT"})
 _KEPT_HEADERS = ("content-type", "date", "retry-after")
 _ALWAYS = {"accept": "*/*", "user-agent": "Tenure"}
@@ -97,7 +96,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
                     extensions={"timeout": {"connect": CONNECT_SECONDS}},
                 )
             )
-        except BaseException:
+        except BaseException:  # httpcore closes it too, unless a second cancellation comes while it does
             await connection.aclose()
             raise
         return httpx.Response(answer.status, headers=answer.headers, stream=_Stream(answer, connection))

@@ -46,6 +46,7 @@ class Reply:
     reset, no_answer, answer_incomplete, protocol, cancelled, failed.
     `status` is the answer's, also where the rest of it was lost. `headers` are those that verdicts need, in small letters.
     `body` is the beginning of the answer; `body_complete` says whether it is all. `detail` is for people, of our own words.
+    `received_at` is in seconds of this host's clock; only a Retry-After that is a date, beside no Date, is read by it.
     """
 
     fate: Fate
@@ -55,9 +56,7 @@ class Reply:
     body: bytes = field(default=b"", repr=False)
     body_complete: bool = False
     detail: str = ""
-    received_at: float = field(
-        default_factory=time.time
-    )  # of this host's clock; only to read a Retry-After without Date
+    received_at: float = field(default_factory=time.time)
 
 
 _DETAILS = {
@@ -78,7 +77,7 @@ _DETAILS = {
     "reset": "The connection broke after the request had begun.",
     "no_answer": "The connection was closed without an answer.",
     "answer_incomplete": "The answer broke off.",
-    "protocol": "What came was no HTTP answer.",
+    "protocol": "What came was no HTTP answer, or one without an end.",
 }
 
 

@@ -25,9 +25,8 @@ class Resolver:
         self._running: dict[str, asyncio.Future[list[str]]] = {}
 
     async def __call__(self, host: str) -> list[str]:
-        with contextlib.suppress(
-            OSError, UnicodeError
-        ):  # an address, in any of the forms that libraries take, needs no lookup
+        # an address, in any of the forms that libraries take, needs no lookup
+        with contextlib.suppress(OSError, UnicodeError):
             return _look_up(host, socket.AI_NUMERICHOST)
         lookup = self._running.get(host)
         if lookup is None:

@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WRONG = [
     ("A module imports from below only", "app/db/wrong.py", "import app.http"),
     ("A module imports from below only", "app/utils.py", ""),
+    ("A module imports from below only", "app/outgoing/wrong.py", "import app.db"),
     ("SQL lives in db, store and tables", "app/runtime/wrong.py", "import sqlalchemy"),
     ("HTTP frameworks stay in main, http, routes", "app/primitives/jobs/ops/wrong.py", "import fastapi"),
     ("Calls leave the service from outgoing alone", "app/runtime/wrong.py", "import httpx"),

