@@ -197,7 +197,7 @@ ODD: list[tuple[str, bytes, int, str]] = [
     ("tenure-contracts.json", b'{"contracts": [{"type": "a", "payload_schema": {"type": 7}}]}', 1, "payload_schema"),
     (
         "tenure-contracts.yaml",
-        b"contracts:\n- type: a\n  terminal_handler: {outbox: {destination: d, type: t}}\n",
+        b"contracts:\n- type: a\n  terminal_handler: {outbox: {destination: d}}\n",
         3,
         "terminal_handler",
     ),

@@ -69,6 +69,27 @@ EXPECTED: dict[str, set[Role] | None] = {
     "check_contracts": {P, V, O, A},
     "get_contract_drift": {V, O, A},
     "get_contract_schema": EVERYBODY,
+    # outbox
+    "put_destination": {O, A},
+    "get_destination": {V, O, A},
+    "list_destinations": {V, O, A},
+    "record_message": {P, A},
+    "record_messages": {P, A},
+    "claim_messages": {W, A},
+    "heartbeat_message": {W, A},
+    "mark_message_sent": {W, A},
+    "retry_message": {W, A},
+    "reject_message": {W, A},
+    "mark_message_unknown": {W, A},
+    "release_message": {W, A},
+    "settle_messages": {W, A},
+    "list_messages": {V, O, A},
+    "get_message": {V, O, A},
+    "reconcile_message": {O, A},
+    "get_outbox_stats": {V, O, A},
+    "requeue_messages": {O, A},
+    "release_stale_messages": {O, A},
+    "purge_messages": {O, A},
     # the tests' own
     "echo_value": {P, A},
     "echo_values": {P, A},
@@ -99,7 +120,9 @@ async def test_every_route_lets_in_exactly_whom_it_should(service: Service) -> N
     for name, method, path, route in routes:
         assert name in EXPECTED, f"{method} {path}: say here who may call {name}"
         expected = EXPECTED[name]
-        url = path.replace("{key_id}", "0" * 12).replace("{job_id}", "0198c5a2-5f00-7c3e-9d6b-0b5f3a8d1e2f")
+        url = path.replace("{key_id}", "0" * 12)
+        for one in ("{job_id}", "{message_id}"):
+            url = url.replace(one, "0198c5a2-5f00-7c3e-9d6b-0b5f3a8d1e2f")
         url = url.replace("{", "x").replace("}", "x")
         got = {role for role, client in clients.items() if allowed(await client.request(method, url))}
         assert got == (set(Role) if expected is EVERYBODY else expected), f"{method} {path}"
