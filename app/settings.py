@@ -157,6 +157,12 @@ class Settings(BaseSettings):
         300.0, ge=0, description="`/health` warns when a job has been available for longer."
     )
     health_dead: int = Field(100, ge=0, description="`/health` warns when more jobs of a queue are dead.")
+    health_outbox_pending: int = Field(
+        10_000, ge=0, description="`/health` warns when more messages of a destination are not sent yet."
+    )
+    health_outbox_oldest_seconds: float = Field(
+        300.0, ge=0, description="`/health` warns when a message could have been delivered for longer."
+    )
     health_transaction_seconds: float = Field(
         300.0,
         ge=0,

@@ -6,8 +6,10 @@ Ops reach it as `tx.host.state("outbox")`. It is touched by database threads, so
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from app.primitives.outbox.model.states import Flow
 
@@ -23,6 +25,8 @@ class Here:
     _ids: dict[Flow, int] = field(default_factory=dict)
     _flows: dict[int, Flow] = field(default_factory=dict)
     _by_destination: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
+    _counts: Counter[tuple[Flow, str]] = field(default_factory=Counter)
+    report: Any = None  # the newest figures, for those who may see them a little older
 
     def learn(self, rows: Iterable[tuple[int, Flow]]) -> None:
         """Remember committed flows; an id, once committed, never changes."""
@@ -43,3 +47,13 @@ class Here:
     def flows_of(self, destination: str) -> list[tuple[int, str]]:
         """The flows of a destination that this process knows, as (id, type)."""
         return self._by_destination.get(destination, [])
+
+    def count(self, amounts: Mapping[tuple[Flow, str], int]) -> None:
+        """Add what has happened in committed transactions, by flow and word (`recorded`, `claimed`, or a kind of event)."""
+        with self._lock:
+            self._counts.update(amounts)
+
+    def counts(self) -> Counter[tuple[Flow, str]]:
+        """What has happened since this process began."""
+        with self._lock:
+            return self._counts.copy()

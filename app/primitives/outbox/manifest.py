@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from app.primitives.outbox import health
 from app.primitives.outbox.delivery.couriers import Couriers
 from app.primitives.outbox.here import Here
 from app.primitives.outbox.model.commands import Claim, Claimed
-from app.primitives.outbox.ops import adopt, control, destinations, flows, inspect, sweep
+from app.primitives.outbox.ops import adopt, control, destinations, flows, inspect, report, sweep
 from app.primitives.outbox.ops.claim import claim
 from app.primitives.outbox.ops.owed import record_owed
 from app.primitives.outbox.ops.record import record
@@ -43,6 +44,7 @@ LANES = (
     LaneSpec("outbox.get", inspect.get, "read", reads=True),
     LaneSpec("outbox.list", inspect.list_messages, "read", reads=True),
     LaneSpec("outbox.stats", inspect.stats, "figures", reads=True),
+    LaneSpec("outbox.report", report.read, "figures", reads=True),
     LaneSpec("outbox.served", destinations.served, "read", reads=True),
     LaneSpec("outbox.destination", destinations.get, "read", reads=True),
     LaneSpec("outbox.destinations", destinations.list_destinations, "read", reads=True),
@@ -132,4 +134,12 @@ def wire(runtime: Runtime) -> None:
     )
 
 
-OUTBOX = Primitive("outbox", router, lanes=LANES, loops=LOOPS, wire=wire)
+OUTBOX = Primitive(
+    "outbox",
+    router,
+    lanes=LANES,
+    loops=LOOPS,
+    wire=wire,
+    checks=health.checks,
+    collect=health.collect,
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import structlog
 
 from app.access import Caller, Principal
-from app.clock import MICROS, micros
+from app.clock import MICROS, micros, steady_micros
 from app.errors import Refusal
 from app.ids import id_text
 from app.outgoing.client import Flight, Outgoing
@@ -46,6 +47,7 @@ class Courier:
     runtime: Runtime
     destination: Destination
     secrets: Secrets
+    took: Callable[[str, str, int], None]  # told of every call: destination, outcome, microseconds
     breaker: Breaker = field(default_factory=Breaker)
     under_way: set[asyncio.Task[None]] = field(default_factory=set)
     _next_at: float = 0.0
@@ -130,7 +132,7 @@ class Courier:
 
     async def _deliver(self, grant: Granted) -> None:
         destination = self.destination
-        flight = Flight()
+        flight, began = Flight(), steady_micros()
         try:
             reply = await self._send(grant, destination, flight)
         except asyncio.CancelledError:
@@ -139,6 +141,7 @@ class Courier:
                 await self._settle(grant, _released(grant))
                 return
         verdict = judge(reply, idempotent=destination.idempotent)
+        self.took(destination.name, verdict.outcome.value, steady_micros() - began)
         self._learn(reply, verdict)
         await self._settle(grant, _settlement(grant, reply, verdict))
         log.info(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +13,7 @@ from app.db.tx import Tx
 from app.errors import STATE_CONFLICT, Refusal
 from app.primitives.outbox.model.commands import Claim, Claimed, Granted
 from app.primitives.outbox.model.destinations import Destination, Mode
+from app.primitives.outbox.model.states import Kind
 from app.primitives.outbox.ops import adopt, destinations, flows
 from app.primitives.outbox.store import flows as flow_store
 from app.primitives.outbox.store import intake
@@ -300,5 +301,7 @@ def _remember_claims(tx: Tx, orders: list[_Order], grant: Grant) -> None:
 def _tell(tx: Tx, orders: list[_Order]) -> None:
     leases = [_lease(tx, order.claim) for order in orders if order.got]
     if leases:
-        memory = flows.here(tx)
+        memory, names = flows.here(tx), flows.Names(tx)
+        claimed = Counter((names[row.flow_id], Kind.CLAIMED.value) for order in orders for row in order.got.values())
         tx.on_commit(lambda: memory.abandon_in(min(leases) / MICROS))
+        tx.on_commit(lambda: memory.count(claimed))

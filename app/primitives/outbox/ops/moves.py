@@ -192,8 +192,10 @@ def follow(tx: Tx, moved: Sequence[Move], *, in_line: bool = True) -> None:
     memory, names = flows.here(tx), flows.Names(tx)
     ready = Counter(names[move.row.flow_id] for move in moved if move.state is State.PENDING)
     later = [move.change["b_due_at"] for move in moved if move.state is State.DELAYED]
+    happened = Counter((names[move.row.flow_id], str(event["kind"])) for move in moved for event in move.events)
 
     def told() -> None:
+        memory.count(happened)
         if ready:
             memory.wake(ready)
         if later:

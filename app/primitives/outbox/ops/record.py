@@ -14,7 +14,7 @@ from app.errors import IDEMPOTENCY_CONFLICT, Refusal
 from app.primitives.outbox.model.commands import NewMessage, Record, Recorded
 from app.primitives.outbox.model.keys import line_digest
 from app.primitives.outbox.model.records import Message
-from app.primitives.outbox.model.states import State
+from app.primitives.outbox.model.states import Kind, State
 from app.primitives.outbox.ops import destinations, flows
 from app.primitives.outbox.ops.lines import Entering
 from app.primitives.outbox.ops.records import message_of, told
@@ -125,6 +125,7 @@ class Recording:
 
     def _tell(self) -> None:
         memory = flows.here(self.tx)
+        memory.count(Counter((one.new.flow, Kind.RECORDED.value) for one in self.made))
         ready = Counter(one.new.flow for one in self.made if one.message.state is State.PENDING)
         later = [one.message.available_at for one in self.made if one.message.state is State.DELAYED]
         if ready:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +13,7 @@ from app.db.tx import Tx
 from app.errors import Refusal
 from app.primitives.outbox.model.commands import Settle, Settled, Settlement
 from app.primitives.outbox.model.destinations import Destination
-from app.primitives.outbox.model.states import Outcome, State
+from app.primitives.outbox.model.states import Kind, Outcome, State
 from app.primitives.outbox.ops import destinations, flows, late, lines, moves
 from app.primitives.outbox.ops.refusals import lost, out_of_pattern
 from app.primitives.outbox.store import held as store
@@ -138,6 +139,8 @@ class _Settling:
         )
 
     def _follow_sent(self, sent: list[_Due]) -> None:
+        happened = Counter((self.names[due.row.flow_id], Kind.SENT.value) for due in sent)
+        self.tx.on_commit(lambda: flows.here(self.tx).count(happened))
         lines.leave(self.tx, sorted(due.item.id for due in sent if due.row.ordered))
         gone = [due for due in sent if self._destination(due.row).delete_sent]
         if gone:
