@@ -112,6 +112,24 @@ class Settings(BaseSettings):
     outbox_max_attempts: int = Field(
         10, ge=1, le=1000, description="Attempts of a message where neither it nor its destination names any."
     )
+    outbox_check_budget: int = Field(
+        10,
+        ge=1,
+        le=1000,
+        description="How often the producer of a prepared message is asked in vain before an operator must decide.",
+    )
+    outbox_check_backoff_seconds: tuple[float, ...] = Field(
+        (10.0, 30.0, 60.0, 300.0, 900.0, 3600.0),
+        description="Pauses between such questions; the last repeats (JSON).",
+    )
+    outbox_check_timeout_seconds: float = Field(
+        10.0, gt=0, le=300, description="Ceiling of one such question, to the last byte of the answer."
+    )
+    outbox_check_give_up_seconds: float = Field(
+        86_400.0,
+        ge=0,
+        description="How long past its time an unreachable producer is asked; then an operator must decide.",
+    )
     outbox_retention_seconds: float = Field(
         2_592_000.0,
         ge=0,
@@ -181,7 +199,7 @@ class Settings(BaseSettings):
             raise ValueError("must match [a-z][a-z0-9_]{0,23}")
         return value
 
-    @field_validator("jobs_backoff_seconds")
+    @field_validator("jobs_backoff_seconds", "outbox_check_backoff_seconds")
     @classmethod
     def _backoff_is_usable(cls, value: tuple[float, ...]) -> tuple[float, ...]:
         if not 1 <= len(value) <= 32 or any(not 0 <= pause <= 2_592_000 for pause in value):

@@ -75,6 +75,8 @@ EXPECTED: dict[str, set[Role] | None] = {
     "list_destinations": {V, O, A},
     "record_message": {P, A},
     "record_messages": {P, A},
+    "confirm_message": {P, O, A},
+    "abort_message": {P, O, A},
     "claim_messages": {W, A},
     "heartbeat_message": {W, A},
     "mark_message_sent": {W, A},

@@ -67,7 +67,9 @@ def _of(settings: Settings, report: Report, figures: DestinationFigures) -> Iter
     yield _check(
         name, "unknown", counts["unknown"], "messages", 0, "messages may have been sent and wait for a verdict"
     )
-    yield _check(name, "needs_operator", needs, "messages", 0, "unknown messages only an operator can decide")
+    yield _check(
+        name, "needs_operator", needs, "messages", 0, "unknown and prepared messages only an operator can decide"
+    )
 
 
 def _check(name: str, figure: str, value: float, unit: str, most: float, what: str) -> Check:
@@ -125,7 +127,9 @@ def _gauges(report: Report | None) -> Iterable[Metric]:
         labels=["destination"],
     )
     needs = GaugeMetricFamily(
-        "tenure_outbox_needs_operator", "Unknown messages that only an operator can decide.", labels=["destination"]
+        "tenure_outbox_needs_operator",
+        "Unknown and prepared messages that only an operator can decide.",
+        labels=["destination"],
     )
     aside = GaugeMetricFamily("tenure_outbox_set_aside", "Rows that producers wrote wrongly by SQL.")
     if report is not None:

@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from app.primitives.outbox import health
+from app.primitives.outbox.delivery.checks import Checks
 from app.primitives.outbox.delivery.couriers import Couriers
 from app.primitives.outbox.here import Here
 from app.primitives.outbox.model.commands import Claim, Claimed
-from app.primitives.outbox.ops import adopt, control, destinations, flows, inspect, report, sweep
+from app.primitives.outbox.ops import adopt, checks, control, destinations, flows, inspect, report, sweep
 from app.primitives.outbox.ops.claim import claim
+from app.primitives.outbox.ops.decide import decide
 from app.primitives.outbox.ops.owed import record_owed
 from app.primitives.outbox.ops.record import record
 from app.primitives.outbox.ops.renew import renew
@@ -25,6 +27,9 @@ from app.runtime.runtime import Runtime
 
 LANES = (
     LaneSpec("outbox.record", record, "enqueue", most_items=1000),
+    LaneSpec("outbox.decide", decide, "enqueue", most_items=1000),
+    LaneSpec("outbox.check_take", checks.take, "sweep", most_items=1),
+    LaneSpec("outbox.check_tell", checks.tell, "sweep"),
     LaneSpec("outbox.claim", claim, "claim"),
     LaneSpec("outbox.work", work, "claim"),
     LaneSpec("outbox.settle", settle, "settle", most_items=1000),
@@ -79,7 +84,15 @@ async def _deliver(runtime: Runtime) -> float | None:
     return None
 
 
+async def _check(runtime: Runtime) -> float | None:
+    """Ask producers about prepared messages whose time has passed."""
+    asking: Checks = runtime.state("outbox.checks")
+    await asking.ask()
+    return None
+
+
 LOOPS = (
+    LoopSpec("outbox.check", 1.0, _check),
     LoopSpec("outbox.deliver", 1.0, _deliver),
     LoopSpec("outbox.adopt", 0.1, _adopt),
     LoopSpec("outbox.promote", 1.0, _sweeping("outbox.promote")),
@@ -120,7 +133,9 @@ def wire(runtime: Runtime) -> None:
 
         return later
 
-    couriers = Couriers(runtime)
+    couriers, asking = Couriers(runtime), Checks(runtime)
+    runtime.keep("outbox.checks", asking)
+    runtime.before_stop.append(asking.stop)
     runtime.keep("outbox.couriers", couriers)
     runtime.before_stop.append(couriers.stop)
     runtime.state("jobs").record_owed = record_owed  # terminal handlers of jobs

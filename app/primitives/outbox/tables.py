@@ -230,3 +230,20 @@ outbox_reconciliations = Table(
     Index(RECONCILE_DUE_INDEX, "state", "due_at"),
     **TABLE_OPTIONS,
 )
+
+# a prepared message that nobody has decided yet, and what asking its producer has brought; a row goes with the decision
+outbox_checks = Table(
+    named("outbox_checks"),
+    metadata,
+    Column("message_id", Id, primary_key=True),
+    Column("flow_id", Serial, nullable=False),
+    Column("state", Small, nullable=False),  # a `Check`
+    Column("decide_at", Moment, nullable=False),
+    Column("url", Opaque),
+    Column("asked", Count, nullable=False, server_default="0"),  # how often an answer came that decided nothing
+    Column("failures", Count, nullable=False, server_default="0"),  # the same, and calls that reached nobody
+    Column("answer", Words(500)),
+    Column("answered_at", Moment),
+    Index(named("outbox_checks_state"), "state", "flow_id"),
+    **TABLE_OPTIONS,
+)

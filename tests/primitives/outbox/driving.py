@@ -17,12 +17,16 @@ from app.errors import Refusal
 from app.ids import new_id
 from app.outgoing.vault import Vault
 from app.primitives.outbox.here import Here
+from app.primitives.outbox.model.checks import Answer
 from app.primitives.outbox.model.commands import (
     Beat,
     Claim,
     Claimed,
+    Decide,
+    Decided,
     Granted,
     NewMessage,
+    Prepare,
     Record,
     Recorded,
     Renew,
@@ -34,9 +38,10 @@ from app.primitives.outbox.model.commands import (
 from app.primitives.outbox.model.destinations import Destination
 from app.primitives.outbox.model.keys import fingerprint, key_digest
 from app.primitives.outbox.model.records import Message, Reconcile
-from app.primitives.outbox.model.states import Flow, Outcome, ReleaseReason, State, Verdict
-from app.primitives.outbox.ops import adopt, control, destinations, sweep
+from app.primitives.outbox.model.states import Decision, Flow, Outcome, ReleaseReason, State, Verdict
+from app.primitives.outbox.ops import adopt, checks, control, destinations, sweep
 from app.primitives.outbox.ops.claim import claim
+from app.primitives.outbox.ops.decide import decide
 from app.primitives.outbox.ops.flows import Names
 from app.primitives.outbox.ops.record import record
 from app.primitives.outbox.ops.records import message_of
@@ -132,6 +137,30 @@ class Outbox:
 
     def adopt(self, most: int = adopt.BATCH) -> int:
         return int(self.database.run(adopt.adopt, [adopt.Batch(most)])[0])
+
+    # -- prepared messages -----------------------------------------------------------------------------------------------
+
+    def prepare(self, seconds: float = 60, url: str | None = "http://127.0.0.1:1/check", **fields: Any) -> Message:
+        return self.record(prepare=Prepare(micros(seconds), url), **fields)
+
+    def decide_all(self, *decides: Decide) -> list[Decided | Refusal]:
+        return list(self.database.run(decide, list(decides)))
+
+    def decide(self, message_id: bytes, decision: Decision, caller: Caller | None = None) -> Decided:
+        return good(self.decide_all(Decide(message_id, decision, caller or self.caller, new_id()))[0])
+
+    def confirm(self, message_id: bytes) -> Decided:
+        return self.decide(message_id, Decision.CONFIRMED)
+
+    def abort(self, message_id: bytes) -> Decided:
+        return self.decide(message_id, Decision.ABORTED)
+
+    def questions(self, most: int = 50) -> tuple[checks.Question, ...]:
+        (given,) = self.database.run(checks.take, [checks.Take(most)])
+        return tuple(given)
+
+    def tell(self, message_id: bytes, answer: Answer) -> None:
+        self.database.run(checks.tell, [checks.Told(message_id, answer)])
 
     # -- claim -----------------------------------------------------------------------------------------------------------
 

@@ -7,8 +7,16 @@ from collections.abc import Hashable, Sequence
 from app.access import Caller
 from app.errors import Refusal
 from app.primitives.outbox.model.records import Message
-from app.primitives.outbox.model.states import Flow, Outcome, ReleaseReason, State
+from app.primitives.outbox.model.states import Decision, Flow, Outcome, ReleaseReason, State
 from app.record import record
+
+
+@record
+class Prepare:
+    """A message that is held back until its producer has decided; past `decide_within` it is asked at `check_url`."""
+
+    decide_within: int
+    check_url: str | None = None
 
 
 @record
@@ -28,6 +36,7 @@ class NewMessage:
     correlation_id: str | None = None
     target_reference: str | None = None
     max_attempts: int | None = None
+    prepare: Prepare | None = None
 
 
 @record
@@ -40,6 +49,22 @@ class Record:
 
 @record
 class Recorded:
+    message: Message
+    replayed: bool = False
+
+
+@record
+class Decide:
+    """What a producer, or an operator, says of a prepared message."""
+
+    id: bytes
+    decision: Decision
+    caller: Caller
+    audit_id: bytes
+
+
+@record
+class Decided:
     message: Message
     replayed: bool = False
 

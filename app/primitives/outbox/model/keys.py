@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
+from app.primitives.outbox.model.commands import Prepare
 from app.reservations import settlement_digest
 
 
@@ -29,9 +30,11 @@ def fingerprint(
     correlation_id: str | None,
     target_reference: str | None,
     max_attempts: int | None,
+    prepare: Prepare | None = None,
 ) -> bytes:
     """Over everything of an intent but its key, the payload as bytes. The same over HTTP and by SQL."""
+    prepared = () if prepare is None else (prepare.decide_within, prepare.check_url)
     return settlement_digest(
         type_, schema_version, destination, payload, occurred_at, available_at, ordering_key, correlation_id,
-        target_reference, max_attempts,
+        target_reference, max_attempts, *prepared,
     )  # fmt: skip

@@ -36,6 +36,17 @@ class Message:
     correlation_id: str | None = None
     target_reference: str | None = None
     needs_operator: bool = False
+    decide_at: int | None = None  # while it is prepared
+
+
+@record
+class Asked:
+    """What asking the producer of a prepared message has brought so far."""
+
+    asked: int
+    answer: str | None
+    answered_at: int | None
+    next_at: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +76,7 @@ class MessageDetail:
     request_id: str
     created_by: str
     payload: bytes | None = None
+    check: Asked | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,20 @@ class Doubt(IntEnum):
     OPERATOR = 3  # the budget is spent: a person must decide
 
 
+class Check(IntEnum):
+    """Where the finding out about a prepared message stands. Numbers are what the database holds."""
+
+    OPEN = 0  # its time has not passed, or its producer is asked
+    OPERATOR = 1  # nobody can be asked, or nothing came of it: a person must decide
+
+
+class Decision(StrEnum):
+    """What a producer says of a prepared message. Values are kinds of events too."""
+
+    CONFIRMED = "confirmed"
+    ABORTED = "aborted"
+
+
 class Kind(StrEnum):
     """Kinds of events. `recorded`, `claimed` and `sent` are told by the message's own row, the others are stored."""
 
@@ -55,6 +69,8 @@ class Kind(StrEnum):
     LATE_ANSWER = "late_answer"
     REQUEUED = "requeued"
     RECONCILED = "reconciled"
+    CONFIRMED = "confirmed"
+    ABORTED = "aborted"
 
 
 class Outcome(StrEnum):

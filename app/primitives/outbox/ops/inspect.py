@@ -12,12 +12,12 @@ from app.clock import seconds
 from app.db.tx import Tx
 from app.errors import Refusal, not_found
 from app.primitives.outbox.model.keys import key_digest
-from app.primitives.outbox.model.records import Event, Filter, Message, MessageDetail
-from app.primitives.outbox.model.states import STATE_NAMES, Doubt, Kind, State
+from app.primitives.outbox.model.records import Asked, Event, Filter, Message, MessageDetail
+from app.primitives.outbox.model.states import STATE_NAMES, Check, Doubt, Kind, State
 from app.primitives.outbox.ops import flows
 from app.primitives.outbox.ops.records import message_of, told
 from app.primitives.outbox.ops.refusals import out_of_pattern
-from app.primitives.outbox.store import doubts, work
+from app.primitives.outbox.store import checks, doubts, work
 from app.primitives.outbox.store import flows as flow_store
 from app.primitives.outbox.store import reading as store
 from app.primitives.outbox.store.reading import Narrow
@@ -81,8 +81,10 @@ def get(tx: Tx, command: Get) -> MessageDetail | Refusal:
     names = flows.Names(tx)
     if not command.principal.allows(names[row.flow_id][0]):
         return out_of_pattern()
+    (message,) = _with_doubts(tx, [told(message_of(row, names), row)])
     return MessageDetail(
-        message=_with_doubts(tx, [told(message_of(row, names), row)])[0],
+        message=message,
+        check=_asked(tx, row) if message.state is State.PREPARED else None,
         events=_history(row, store.select_events(tx, command.id)),
         traceparent=row.traceparent,
         request_id=row.request_id,
@@ -117,11 +119,26 @@ def _history(row: Any, stored: Sequence[Any]) -> tuple[Event, ...]:
     return tuple(sorted([*events, *claims.values()], key=lambda event: (event.at, _RANK.get(event.kind, 2))))
 
 
+def _asked(tx: Tx, row: Any) -> Asked | None:
+    found = checks.select_checks(tx, [row.id])
+    return Asked(found[0].asked, found[0].answer, found[0].answered_at, row.due_at) if found else None
+
+
 def _with_doubts(tx: Tx, messages: Sequence[Message]) -> list[Message]:
+    """With who must find out about them, and until when their producers may decide."""
     unknown = [one.id for one in messages if one.state is State.UNKNOWN]
+    prepared = [one.id for one in messages if one.state is State.PREPARED]
     rows = doubts.select_doubts(tx, unknown) if unknown else ()
+    open_ = {bytes(row.message_id): row for row in (checks.select_checks(tx, prepared) if prepared else ())}
     needs = {bytes(row.message_id) for row in rows if row.state == Doubt.OPERATOR}
-    return [replace(one, needs_operator=True) if one.id in needs else one for one in messages]
+    needs |= {one for one, row in open_.items() if row.state == Check.OPERATOR}
+    until = {one: row.decide_at for one, row in open_.items()}
+    return [
+        replace(one, needs_operator=one.id in needs, decide_at=until.get(one.id))
+        if one.id in needs or one.id in until
+        else one
+        for one in messages
+    ]
 
 
 def list_messages(tx: Tx, command: Listing) -> Page:

@@ -14,12 +14,13 @@ from app.errors import IDEMPOTENCY_CONFLICT, Refusal
 from app.primitives.outbox.model.commands import NewMessage, Record, Recorded
 from app.primitives.outbox.model.keys import line_digest
 from app.primitives.outbox.model.records import Message
-from app.primitives.outbox.model.states import Kind, State
+from app.primitives.outbox.model.states import Check, Kind, State
 from app.primitives.outbox.ops import destinations, flows
 from app.primitives.outbox.ops.lines import Entering
 from app.primitives.outbox.ops.records import message_of, told
 from app.primitives.outbox.ops.refusals import unknown_destination
 from app.primitives.outbox.store import work as store
+from app.primitives.outbox.store.checks import insert_checks, select_checks
 
 
 def record(tx: Tx, commands: Sequence[Record]) -> list[list[Recorded | Refusal]]:
@@ -64,20 +65,23 @@ class Recording:
         self.ours = {one.id for one in news}
         self.known = set(destinations.read(self.tx, {one.flow[0] for one in news}))
         self._look_up({one.key_digest for one in news})
-        self.lines.open(_line(one) for one in news if one.ordering_key is not None and one.key_digest not in self.there)
+        self.lines.open(_line(one) for one in news if _stands_in_line(one) and one.key_digest not in self.there)
 
     def _look_up(self, digests: set[bytes]) -> None:
         keys = store.select_keys(self.tx, sorted(digests)) if digests else ()
         ids = [row.message_id for row in keys]
         names = flows.Names(self.tx)
         rows = {bytes(row.id): row for row in store.select_messages(self.tx, ids)} if ids else {}
+        prepared = [one for one, row in rows.items() if row.state == State.PREPARED]
+        until = {bytes(row.message_id): row.decide_at for row in (select_checks(self.tx, prepared) if prepared else ())}
         contents = {bytes(row.message_id): row for row in store.select_contents(self.tx, ids)} if ids else {}
         for key in keys:
             message_id = bytes(key.message_id)
             if message_id in rows and message_id in contents:
                 message = told(message_of(rows[message_id], names), contents[message_id])
+                message = replace(message, decide_at=until.get(message_id))
             else:
-                message = _gone(key, names)
+                message = gone(key, names)
             self.there[bytes(key.digest)] = (bytes(key.fingerprint), message)
 
     def decide(self, new: NewMessage, caller: Caller) -> Recorded | Refusal:
@@ -96,14 +100,18 @@ class Recording:
         """A new message, recorded at this moment."""
         available_at = max(self.tx.now, new.available_at or 0)
         state = State.DELAYED if available_at > self.tx.now else State.PENDING
-        if new.ordering_key is not None and not self.lines.enter(new.id, _line(new)):
-            state = State.BLOCKED
+        due_at = available_at if state is State.DELAYED else None
+        if new.prepare is not None:
+            state, due_at = State.PREPARED, self.tx.now + new.prepare.decide_within
+        elif _stands_in_line(new) and not self.lines.enter(new.id, _line(new)):
+            state, due_at = State.BLOCKED, None
         message = _as_sent(
             Message(
                 id=new.id, flow=new.flow, state=state, available_at=available_at,
-                due_at=available_at if state is State.DELAYED else None, fence=0, attempt=0, lease_losses=0, releases=0,
+                due_at=due_at, fence=0, attempt=0, lease_losses=0, releases=0,
                 max_attempts=new.max_attempts, created_at=self.tx.now,
                 occurred_at=at if new.occurred_at is None else new.occurred_at,
+                decide_at=due_at if state is State.PREPARED else None,
             ),
             new,
         )  # fmt: skip
@@ -120,6 +128,8 @@ class Recording:
         store.insert_keys(self.tx, sorted(keys, key=lambda row: bytes(row["digest"])))
         store.insert_messages(self.tx, [_hot(one, ids[one.new.flow]) for one in self.made])
         store.insert_contents(self.tx, [_content(one) for one in self.made])
+        if prepared := [one for one in self.made if one.new.prepare is not None]:
+            insert_checks(self.tx, [_check(one, ids[one.new.flow]) for one in prepared])
         self.lines.write()
         self.tx.on_commit(self._tell)
 
@@ -134,11 +144,16 @@ class Recording:
             memory.promote_in((min(later) - self.tx.now) / MICROS)
 
 
+def _stands_in_line(new: NewMessage) -> bool:
+    """A prepared message comes to its line when it is confirmed: what may yet be aborted holds nobody up."""
+    return new.ordering_key is not None and new.prepare is None
+
+
 def _line(new: NewMessage) -> bytes:
     return line_digest(new.flow[0], new.ordering_key or "")
 
 
-def _gone(key: Any, names: flows.Names) -> Message:
+def gone(key: Any, names: flows.Names) -> Message:
     """What is left of a message that was deleted as it was sent."""
     return Message(
         id=bytes(key.message_id), flow=names[key.flow_id], state=State.SENT, available_at=key.created_at, due_at=key.purge_at,
@@ -181,7 +196,19 @@ def _hot(one: _Made, flow_id: int) -> dict[str, Any]:
         "due_at": message.due_at,
         "max_attempts": message.max_attempts,
         "created_at": message.created_at,
-        "ordered": int(one.new.ordering_key is not None),
+        "ordered": int(_stands_in_line(one.new)),
+    }
+
+
+def _check(one: _Made, flow_id: int) -> dict[str, Any]:
+    prepare = one.new.prepare
+    url = None if prepare is None or prepare.check_url is None else prepare.check_url.encode()
+    return {
+        "message_id": one.message.id,
+        "flow_id": flow_id,
+        "state": int(Check.OPEN),
+        "decide_at": one.message.due_at,
+        "url": url,
     }
 
 

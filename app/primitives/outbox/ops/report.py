@@ -11,6 +11,7 @@ from app.db.tx import Tx
 from app.primitives.outbox.here import Here
 from app.primitives.outbox.ops import flows, inspect
 from app.primitives.outbox.store import reading as store
+from app.primitives.outbox.store.checks import count_needing_operator
 
 COST_FACTOR = 10  # a report is kept for so many times as long as it took: reading it is never a tenth of anything
 _EVERYBODY = Principal("figures", "figures", frozenset())
@@ -25,7 +26,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything at one moment. `needs_operator`: by destination, unknown messages whose budget of asking is spent."""
+    """Everything at one moment. `needs_operator`: by destination, unknown and prepared messages that nobody else can decide."""
 
     at: int
     cost: int
@@ -41,7 +42,7 @@ def read(tx: Tx, command: Look) -> Report:
         return known
     began, names, needs = steady_micros(), flows.Names(tx), Counter[str]()
     stats = inspect.stats(tx, _EVERYBODY)
-    for row in store.select_needing_operator(tx):
+    for row in (*store.select_needing_operator(tx), *count_needing_operator(tx)):
         needs[names[row.flow_id][0]] += row.amount
     report = Report(tx.now, steady_micros() - began, stats, needs)
     memory.report = report

@@ -8,13 +8,14 @@ from app.access import Caller
 from app.clock import micros
 from app.http.call import Call
 from app.ids import id_bytes, new_id
-from app.primitives.outbox.model.commands import Beat, Claim, NewMessage, Settlement
+from app.primitives.outbox.model.commands import Beat, Claim, NewMessage, Prepare, Settlement
 from app.primitives.outbox.model.keys import fingerprint, key_digest
 from app.primitives.outbox.model.settlements import make_settlement
 from app.primitives.outbox.model.states import Outcome
 from app.primitives.outbox.schemas.work import (
     ClaimMessages,
     HeartbeatMessage,
+    PrepareMessage,
     RecordMessage,
     RejectMessage,
     ReleaseMessage,
@@ -40,6 +41,7 @@ def new_message(body: RecordMessage) -> NewMessage:
         "correlation_id": body.correlation_id,
         "target_reference": body.target_reference,
         "max_attempts": body.max_attempts,
+        "prepare": None if body.prepare is None else prepare(body.prepare),
     }
     return NewMessage(
         id=new_id(),
@@ -49,6 +51,10 @@ def new_message(body: RecordMessage) -> NewMessage:
         flow=(body.destination, body.type),
         **told,
     )
+
+
+def prepare(body: PrepareMessage) -> Prepare:
+    return Prepare(micros(body.decide_within_seconds), body.check_url)
 
 
 def claim(body: ClaimMessages, caller: Caller) -> Claim:

@@ -13,11 +13,10 @@ from app.outgoing import headers, signatures
 from app.primitives.outbox.model import destinations as model
 from app.primitives.outbox.model.destinations import LateAck, Mode, OnLeaseLoss, ReconcileMode
 from app.primitives.outbox.ops.destinations import Stored
-from app.primitives.outbox.schemas.parts import AT
+from app.primitives.outbox.schemas.parts import AT, Url
 
 TEN_YEARS_SECONDS = 315_360_000.0
 Pause = Annotated[float, Field(ge=0, le=2_592_000)]
-Url = Annotated[str, Field(min_length=1, max_length=2000)]
 
 
 class Delivery(Body):

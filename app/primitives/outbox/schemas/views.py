@@ -12,7 +12,7 @@ from app.clock import to_text
 from app.http.paging import PageRead
 from app.ids import id_text
 from app.jsontext import Moment, Read
-from app.primitives.outbox.model.records import Event, Message, MessageDetail
+from app.primitives.outbox.model.records import Asked, Event, Message, MessageDetail
 from app.primitives.outbox.model.states import ENDED, Kind, State
 from app.primitives.outbox.schemas.parts import AT, ID
 
@@ -71,7 +71,15 @@ class MessageRead(Read):
     correlation_id: Annotated[str | None, Field(examples=["order-123"])]
     target_reference: Annotated[str | None, Field(examples=["orders/123"])]
     needs_operator: Annotated[
-        bool, Field(description="True if it is unknown and all attempts to find out are spent.", examples=[False])
+        bool,
+        Field(
+            description="True if it is unknown or prepared, and nothing more is tried to find out: an operator must decide.",
+            examples=[False],
+        ),
+    ]
+    decide_at: Annotated[
+        Moment | None,
+        Field(description="Until when its producer may decide unasked; only while prepared.", examples=[None]),
     ]
 
 
@@ -94,8 +102,19 @@ class MessageEventRead(Read):
     evidence: Annotated[Any, Field(description="Of a verdict; for operators.", examples=[None])]
 
 
+class PreparedCheckRead(Read):
+    """What asking the producer of a prepared message has brought."""
+
+    asked: Annotated[int, Field(description="Answers that decided nothing.", examples=[1])]
+    answer: Annotated[str | None, Field(description="The newest, in words.", examples=["undecided"])]
+    answered_at: Annotated[Moment | None, Field(examples=[AT])]
+    next_at: Annotated[Moment | None, Field(description="When it is asked next; null: no more.", examples=[AT])]
+
+
 class MessageDetailRead(MessageRead):
     """A message with its history."""
+
+    check: Annotated[PreparedCheckRead | None, Field(description="Only while prepared.", examples=[None])]
 
     traceparent: Annotated[str | None, Field(description="W3C trace context of the recording call.", examples=[None])]
     request_id: Annotated[str, Field(description="Of the call that recorded it; `sql` if a producer wrote it itself.")]
@@ -108,6 +127,12 @@ class MessageListRead(PageRead):
     """A page of messages."""
 
     items: list[MessageRead]
+
+
+class DecidedMessage(MessageRead):
+    """The message after the decision."""
+
+    replayed: bool = Field(description="True if this decision was there before.")
 
 
 class ReconciledRead(MessageRead):
@@ -148,6 +173,7 @@ def message_view(message: Message) -> dict[str, Any]:
         "correlation_id": message.correlation_id,
         "target_reference": message.target_reference,
         "needs_operator": message.needs_operator,
+        "decide_at": _moment(message.decide_at),
     }
 
 
@@ -157,8 +183,20 @@ def detail_view(detail: MessageDetail, *, evidence: bool) -> dict[str, Any]:
         "traceparent": detail.traceparent,
         "request_id": detail.request_id,
         "created_by": detail.created_by,
+        "check": _check_view(detail.check),
         "events": [_event_view(event, evidence=evidence) for event in detail.events],
         "payload": None if detail.payload is None else msgspec.Raw(detail.payload),
+    }
+
+
+def _check_view(check: Asked | None) -> dict[str, Any] | None:
+    if check is None:
+        return None
+    return {
+        "asked": check.asked,
+        "answer": check.answer,
+        "answered_at": _moment(check.answered_at),
+        "next_at": _moment(check.next_at),
     }
 
 

@@ -21,11 +21,35 @@ from app.jsontext import (
     Token,
     wrong,
 )
+from app.outgoing import urls
 from app.primitives.outbox.model.states import Outcome, ReleaseReason
-from app.primitives.outbox.schemas.parts import MOST_ITEMS, Reference, Version
+from app.primitives.outbox.schemas.parts import MOST_ITEMS, Reference, Url, Version
 from app.primitives.outbox.schemas.views import MessageRead
 
 Lease = Annotated[float, Field(ge=5, le=3600)]
+
+
+class PrepareMessage(Body):
+    """The message is held back until it is confirmed or aborted."""
+
+    decide_within_seconds: float = Field(
+        gt=0,
+        le=2_592_000,
+        description="How long the producer has to decide; then it is asked. Longer than its slowest transaction.",
+        examples=[60],
+    )
+    check_url: Url | None = Field(
+        None,
+        description="Asked by GET when the time has passed; answers `committed`, `rolled_back` or `undecided`, as plain text or "
+        'as `{"decision": …}`. Left out: an operator decides then.',
+        examples=["https://shop.example.org/outbox-checks/order-123"],
+    )
+
+    @model_validator(mode="after")
+    def _can_be_called(self) -> Self:
+        if self.check_url is not None and (fault := urls.problem_with(self.check_url)) is not None:
+            raise wrong(f"`check_url` {fault}")
+        return self
 
 
 class RecordMessage(Body):
@@ -54,6 +78,12 @@ class RecordMessage(Body):
     target_reference: Reference | None = Field(None, description="Yours, what the message is about.")
     max_attempts: int | None = Field(
         None, ge=1, le=1000, description="How often it is tried at most. Left out: as its destination says at the time."
+    )
+    prepare: PrepareMessage | None = Field(
+        None,
+        description="For producers that cannot write into this database: record first, commit your own transaction, then "
+        "confirm. Left out: the message is to be sent.",
+        examples=[None],
     )
 
 
