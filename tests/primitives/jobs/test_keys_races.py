@@ -130,8 +130,7 @@ def test_a_debounced_enqueue_against_the_claim_is_seen_by_the_run_or_makes_the_n
     def between(number: int, answer: Enqueued, grants: tuple[Granted, ...]) -> None:
         ran.extend(grant.payload for grant in grants)
         for grant in grants:
-            other_row = states(jobs)[grant.id]
-            assert other_row is State.RUNNING
+            assert jobs.job(grant.id).state is State.RUNNING
             good(jobs.settle(done(grant)))
             assert answer.deduplicated == (grant.id == answer.job.id)
             if answer.deduplicated:
@@ -139,7 +138,7 @@ def test_a_debounced_enqueue_against_the_claim_is_seen_by_the_run_or_makes_the_n
         for process in (jobs, other):
             process.move(11)
         jobs.promote()
-        waiting = [one for one in jobs.rows(jobs_table) if one.state == State.AVAILABLE]
+        waiting = jobs.rows(jobs_table, jobs_table.c.state == State.AVAILABLE)
         assert len(waiting) == (0 if grants and answer.deduplicated else 1)
         if not waiting:
             send(jobs, debounce=debounce("k", 10, 10), payload=b"again")
