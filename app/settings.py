@@ -118,17 +118,25 @@ class Settings(BaseSettings):
         le=1000,
         description="How often the producer of a prepared message is asked in vain before an operator must decide.",
     )
-    outbox_check_backoff_seconds: tuple[float, ...] = Field(
+    outbox_reconcile_budget: int = Field(
+        10,
+        ge=1,
+        le=1000,
+        description="How often it is tried to find out what became of an unknown message before an operator must decide, where "
+        "its destination says nothing.",
+    )
+    outbox_ask_backoff_seconds: tuple[float, ...] = Field(
         (10.0, 30.0, 60.0, 300.0, 900.0, 3600.0),
-        description="Pauses between such questions; the last repeats (JSON).",
+        description="Pauses after an answer that decided nothing, and after a call that reached nobody (JSON); the last repeats.",
     )
-    outbox_check_timeout_seconds: float = Field(
-        10.0, gt=0, le=300, description="Ceiling of one such question, to the last byte of the answer."
+    outbox_ask_timeout_seconds: float = Field(
+        10.0,
+        gt=0,
+        le=300,
+        description="Ceiling of one question to a producer or a reconciler, to the last byte of the answer.",
     )
-    outbox_check_give_up_seconds: float = Field(
-        86_400.0,
-        ge=0,
-        description="How long past its time an unreachable producer is asked; then an operator must decide.",
+    outbox_ask_give_up_seconds: float = Field(
+        86_400.0, ge=0, description="For how long one that cannot be reached is asked; then an operator must decide."
     )
     outbox_retention_seconds: float = Field(
         2_592_000.0,
@@ -199,7 +207,7 @@ class Settings(BaseSettings):
             raise ValueError("must match [a-z][a-z0-9_]{0,23}")
         return value
 
-    @field_validator("jobs_backoff_seconds", "outbox_check_backoff_seconds")
+    @field_validator("jobs_backoff_seconds", "outbox_ask_backoff_seconds")
     @classmethod
     def _backoff_is_usable(cls, value: tuple[float, ...]) -> tuple[float, ...]:
         if not 1 <= len(value) <= 32 or any(not 0 <= pause <= 2_592_000 for pause in value):

@@ -85,6 +85,8 @@ EXPECTED: dict[str, set[Role] | None] = {
     "mark_message_unknown": {W, A},
     "release_message": {W, A},
     "settle_messages": {W, A},
+    "claim_reconciliations": {W, A},
+    "give_verdict": {W, A},
     "list_messages": {V, O, A},
     "get_message": {V, O, A},
     "reconcile_message": {O, A},

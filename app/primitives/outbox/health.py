@@ -40,7 +40,7 @@ async def checks(runtime: Runtime) -> list[Check]:
     report: Report = await runtime.lane("outbox.report").submit(Look())
     aside = report.stats.set_aside
     output = f"{aside} rows of producers were set aside: GET /v1/outbox/stats, and docs/outbox.md" if aside else None
-    found = [check for figures in report.stats.destinations for check in _of(runtime.settings, report, figures)]
+    found = [check for figures in report.stats.destinations for check in _of(runtime.settings, figures)]
     couriers: Couriers = runtime.state("outbox.couriers")
     return [
         *found,
@@ -49,11 +49,10 @@ async def checks(runtime: Runtime) -> list[Check]:
     ]
 
 
-def _of(settings: Settings, report: Report, figures: DestinationFigures) -> Iterator[Check]:
+def _of(settings: Settings, figures: DestinationFigures) -> Iterator[Check]:
     name, counts = figures.destination, figures.counts
     waiting = sum(counts[state] for state in _WAITING)
     age = round(figures.oldest_pending_age_seconds or 0.0, 3)
-    needs = report.needs_operator[name]
     yield _check(name, "waiting", waiting, "messages", settings.health_outbox_pending, "messages are not sent yet")
     yield _check(
         name,
@@ -68,7 +67,12 @@ def _of(settings: Settings, report: Report, figures: DestinationFigures) -> Iter
         name, "unknown", counts["unknown"], "messages", 0, "messages may have been sent and wait for a verdict"
     )
     yield _check(
-        name, "needs_operator", needs, "messages", 0, "unknown and prepared messages only an operator can decide"
+        name,
+        "needs_operator",
+        figures.needs_operator,
+        "messages",
+        0,
+        "unknown and prepared messages only an operator can decide",
     )
 
 
@@ -138,7 +142,7 @@ def _gauges(report: Report | None) -> Iterable[Metric]:
             for state in STATE_NAMES:
                 messages.add_metric([name, state], figures.counts[state])
             oldest.add_metric([name], figures.oldest_pending_age_seconds or 0.0)
-            needs.add_metric([name], report.needs_operator[name])
+            needs.add_metric([name], figures.needs_operator)
         aside.add_metric([], report.stats.set_aside)
     return messages, oldest, needs, aside
 

@@ -21,6 +21,7 @@ class Here:
     wake: Callable[[Mapping[Flow, int]], None]
     promote_in: Callable[[float], None]
     abandon_in: Callable[[float], None]
+    doubted: Callable[[Mapping[Flow, int]], None] = lambda _flows: None  # messages of these flows became unknown
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _ids: dict[Flow, int] = field(default_factory=dict)
     _flows: dict[int, Flow] = field(default_factory=dict)

@@ -8,9 +8,22 @@ from typing import Any
 from app.primitives.outbox import health
 from app.primitives.outbox.delivery.checks import Checks
 from app.primitives.outbox.delivery.couriers import Couriers
+from app.primitives.outbox.delivery.inquiries import Inquiries
 from app.primitives.outbox.here import Here
 from app.primitives.outbox.model.commands import Claim, Claimed
-from app.primitives.outbox.ops import adopt, checks, control, destinations, flows, inspect, report, sweep
+from app.primitives.outbox.model.finding import ClaimedDoubts
+from app.primitives.outbox.ops import (
+    adopt,
+    checks,
+    control,
+    destinations,
+    finding,
+    flows,
+    inquiries,
+    inspect,
+    report,
+    sweep,
+)
 from app.primitives.outbox.ops.claim import claim
 from app.primitives.outbox.ops.decide import decide
 from app.primitives.outbox.ops.owed import record_owed
@@ -34,6 +47,14 @@ LANES = (
     LaneSpec("outbox.work", work, "claim"),
     LaneSpec("outbox.settle", settle, "settle", most_items=1000),
     LaneSpec("outbox.renew", renew, "renew"),
+    LaneSpec("outbox.claim_doubts", finding.claim, "claim"),
+    LaneSpec("outbox.find", finding.find, "settle"),
+    LaneSpec("outbox.give_back_doubts", finding.give_back, "settle"),
+    LaneSpec("outbox.peek_doubts", finding.peek, "read", reads=True),
+    LaneSpec("outbox.inquire", inquiries.take, "sweep", most_items=1),
+    LaneSpec("outbox.inquired", inquiries.tell, "sweep"),
+    LaneSpec("outbox.inquire_by_job", inquiries.enqueue, "sweep", most_items=1),
+    LaneSpec("outbox.doubts_due", inquiries.look, "sweep", most_items=1),
     LaneSpec("outbox.give_back", sweep.give_back, "settle"),
     LaneSpec("outbox.adopt", adopt.adopt, "sweep", most_items=1),
     LaneSpec("outbox.promote", sweep.promote, "sweep", most_items=1),
@@ -91,7 +112,18 @@ async def _check(runtime: Runtime) -> float | None:
     return None
 
 
+async def _reconcile(runtime: Runtime) -> float | None:
+    """Open doubts whose pause is over, and ask about those for which the service itself finds out."""
+    batch = sweep.Batch()
+    looked_at = await runtime.lane("outbox.doubts_due").submit(batch)
+    enqueued = await runtime.lane("outbox.inquire_by_job").submit(batch)
+    asking: Inquiries = runtime.state("outbox.inquiries")
+    await asking.ask()
+    return FULL_BATCH_AGAIN if max(looked_at, enqueued) >= batch.most else None
+
+
 LOOPS = (
+    LoopSpec("outbox.reconcile", 1.0, _reconcile),
     LoopSpec("outbox.check", 1.0, _check),
     LoopSpec("outbox.deliver", 1.0, _deliver),
     LoopSpec("outbox.adopt", 0.1, _adopt),
@@ -99,6 +131,31 @@ LOOPS = (
     LoopSpec("outbox.abandon", 1.0, _sweeping("outbox.abandon")),
     LoopSpec("outbox.purge", 30.0, _sweeping("outbox.purge")),
 )
+
+
+def _doubts_desk(runtime: Runtime) -> Desk:
+    """Claims of reconcilers that wait for messages to become unknown."""
+
+    async def serve(claims: list[Claim]) -> Sequence[Any]:
+        futures = runtime.lane("outbox.claim_doubts").put_many([(one, one.limit, 0) for one in claims])
+        return [await future for future in futures]
+
+    async def look(places: list[Any]) -> Sequence[Any]:
+        found: Sequence[Any] = await runtime.lane("outbox.peek_doubts").submit(places)
+        return found
+
+    async def give_back(claimed: ClaimedDoubts) -> None:
+        await runtime.lane("outbox.give_back_doubts").submit(claimed, weight=len(claimed.grants))
+
+    ports = DeskPorts(serve=serve, peek=look, give_back=give_back, found=lambda claimed: bool(claimed.grants))
+    settings = runtime.settings
+    return Desk(
+        ports,
+        settings.poll_seconds,
+        settings.max_waiting_claims,
+        settings.request_timeout_seconds,
+        runtime.draining,
+    )
 
 
 def wire(runtime: Runtime) -> None:
@@ -134,8 +191,12 @@ def wire(runtime: Runtime) -> None:
         return later
 
     couriers, asking = Couriers(runtime), Checks(runtime)
+    inquiring = Inquiries(runtime, couriers)
     runtime.keep("outbox.checks", asking)
-    runtime.before_stop.append(asking.stop)
+    runtime.keep("outbox.inquiries", inquiring)
+    runtime.before_stop += [asking.stop, inquiring.stop]
+    doubts = _doubts_desk(runtime)
+    runtime.desks["outbox.reconciliations"] = doubts
     runtime.keep("outbox.couriers", couriers)
     runtime.before_stop.append(couriers.stop)
     runtime.state("jobs").record_owed = record_owed  # terminal handlers of jobs
@@ -145,6 +206,7 @@ def wire(runtime: Runtime) -> None:
             wake=lambda flows: runtime.soon(desk.wake, flows),
             promote_in=nudge("outbox.promote"),
             abandon_in=nudge("outbox.abandon"),
+            doubted=lambda flows: runtime.soon(doubts.wake, flows),
         ),
     )
 

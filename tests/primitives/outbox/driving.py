@@ -36,10 +36,11 @@ from app.primitives.outbox.model.commands import (
     Settlement,
 )
 from app.primitives.outbox.model.destinations import Destination
+from app.primitives.outbox.model.finding import Doubtful, Finding, Inquiry, Reading, finding_digest
 from app.primitives.outbox.model.keys import fingerprint, key_digest
 from app.primitives.outbox.model.records import Message, Reconcile
 from app.primitives.outbox.model.states import Decision, Flow, Outcome, ReleaseReason, State, Verdict
-from app.primitives.outbox.ops import adopt, checks, control, destinations, sweep
+from app.primitives.outbox.ops import adopt, checks, control, destinations, finding, inquiries, sweep
 from app.primitives.outbox.ops.claim import claim
 from app.primitives.outbox.ops.decide import decide
 from app.primitives.outbox.ops.flows import Names
@@ -161,6 +162,35 @@ class Outbox:
 
     def tell(self, message_id: bytes, answer: Answer) -> None:
         self.database.run(checks.tell, [checks.Told(message_id, answer)])
+
+    # -- unknown messages ------------------------------------------------------------------------------------------------
+
+    def doubt(self, destination: str = "d", **fields: Any) -> Message:
+        """A message that may have been sent."""
+        message = self.record(destination, **fields)
+        self.settle(unknown(self.take(destination)))
+        return message
+
+    def claim_doubts(self, *names: str, limit: int = 1, **fields: Any) -> tuple[Doubtful, ...]:
+        claimed = good(self.database.run(finding.claim, [self.wanted(*names, limit=limit, **fields)])[0])
+        grants: tuple[Doubtful, ...] = claimed.grants
+        return grants
+
+    def find(self, grant: Doubtful, verdict: Verdict | None, evidence: bytes = b'"seen"', **fields: Any) -> Any:
+        """What a reconciler says; a refusal is given as a value."""
+        digest = finding_digest(verdict, evidence, fields.get("reference"), None)
+        said = Finding(grant.message.id, grant.token, verdict, evidence, digest, self.caller, **fields)
+        return self.database.run(finding.find, [said])[0]
+
+    def inquire(self, most: int = 50) -> tuple[Inquiry, ...]:
+        (given,) = self.database.run(inquiries.take, [inquiries.Take(most)])
+        return tuple(given)
+
+    def inquired(self, inquiry: Inquiry, reading: Reading) -> None:
+        self.database.run(inquiries.tell, [inquiries.Told(inquiry, reading)])
+
+    def look(self) -> int:
+        return int(self.database.run(inquiries.look, [sweep.Batch()])[0])
 
     # -- claim -----------------------------------------------------------------------------------------------------------
 

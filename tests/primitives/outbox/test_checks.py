@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 
 SETTINGS: dict[str, Any] = {
     "delivery_allowed_targets": ["127.0.0.1"],
-    "outbox_check_backoff_seconds": (0.0,),
+    "outbox_ask_backoff_seconds": (0.0,),
     "outbox_check_budget": 3,
 }
 
@@ -157,7 +157,7 @@ async def test_bad_answers_and_hanging_producers_stop_nobody_and_end_with_an_ope
         reset_after_the_request,
         hang,
     ]
-    async with running(database, **SETTINGS, outbox_check_timeout_seconds=0.3) as service, AsyncExitStack() as stack:
+    async with running(database, **SETTINGS, outbox_ask_timeout_seconds=0.3) as service, AsyncExitStack() as stack:
         await service.put("/v1/outbox/destinations/d", {"delivery": {"mode": "pull"}}, status=201)
         peers: list[Peer] = [await stack.enter_async_context(serving(act)) for act in bad]
         doubtful = [await prepare(service, peer.url()) for peer in peers]
@@ -194,7 +194,7 @@ async def test_an_address_that_may_not_be_called_is_not_called_and_spends_nothin
 
 
 async def test_stopping_drops_questions_and_another_process_asks_again(database: Database) -> None:
-    settings = SETTINGS | {"outbox_check_timeout_seconds": 5}
+    settings = SETTINGS | {"outbox_ask_timeout_seconds": 5}
     async with serving(hang) as peer:
         async with running(database, **settings) as service:
             await service.put("/v1/outbox/destinations/d", {"delivery": {"mode": "pull"}}, status=201)

@@ -204,7 +204,7 @@ def test_a_decision_that_was_quicker_than_the_answer_stands(box: Outbox) -> None
 
 
 def test_a_producer_that_decides_nothing_is_asked_by_a_backoff_until_the_budget_is_spent(box: Outbox) -> None:
-    box.host.set(outbox_check_budget=3, outbox_check_backoff_seconds=(100.0,))
+    box.host.set(outbox_check_budget=3, outbox_ask_backoff_seconds=(100.0,))
     message = box.prepare()
     box.move(61)
     for asked in (1, 2, 3):
@@ -223,7 +223,7 @@ def test_a_producer_that_decides_nothing_is_asked_by_a_backoff_until_the_budget_
 
 def test_a_producer_that_cannot_be_reached_spends_no_budget_and_is_left_to_an_operator_in_the_end(box: Outbox) -> None:
     """rocketmq#9500: counts were spent without anybody being asked."""
-    box.host.set(outbox_check_budget=2, outbox_check_backoff_seconds=(100.0,), outbox_check_give_up_seconds=3600.0)
+    box.host.set(outbox_check_budget=2, outbox_ask_backoff_seconds=(100.0,), outbox_ask_give_up_seconds=3600.0)
     message = box.prepare()
     box.move(61)
     for _ in range(5):

@@ -58,7 +58,7 @@ class Checks:
                     "tenure-message-id": id_text(question.id),
                     "tenure-message-key": header_text(question.message_key),
                 },
-                timeout_seconds=self.runtime.settings.outbox_check_timeout_seconds,
+                timeout_seconds=self.runtime.settings.outbox_ask_timeout_seconds,
             )
         )
         answer = read(reply)

@@ -49,6 +49,16 @@ class Asked:
     next_at: int | None
 
 
+@record
+class Doubted:
+    """How the finding out about an unknown message stands. `next_at`: when it is looked at next; None: now, or no more."""
+
+    since: int
+    asked: int
+    held_by: str | None
+    next_at: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """What happened to a message, as it is told."""
@@ -77,6 +87,7 @@ class MessageDetail:
     created_by: str
     payload: bytes | None = None
     check: Asked | None = None
+    doubt: Doubted | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +110,9 @@ class Reconcile:
     evidence: bytes
     reference: str | None = None
     reason: str | None = None
+    # of a reconciler: its reservation, and what it said
+    grant_digest: bytes | None = None
+    settlement_digest: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,7 @@ class Kind(StrEnum):
     RECONCILED = "reconciled"
     CONFIRMED = "confirmed"
     ABORTED = "aborted"
+    UNDECIDED = "undecided"
 
 
 class Outcome(StrEnum):

@@ -60,7 +60,7 @@ def take(tx: Tx, commands: Sequence[Take]) -> list[tuple[Question, ...]]:
     ids = [bytes(row.id) for row in rows if bytes(row.id) in checks]
     asking = [one for one in ids if checks[one].url is not None and not _spent(tx, checks[one])]
     left = [one for one in ids if one not in set(asking)]
-    lease = micros(tx.host.settings.outbox_check_timeout_seconds) + BEYOND_CALL
+    lease = micros(tx.host.settings.outbox_ask_timeout_seconds) + BEYOND_CALL
     looks: dict[bytes, int | None] = dict.fromkeys(asking, tx.now + lease)
     _look_again(tx, looks | dict.fromkeys(left))
     if left:
@@ -100,7 +100,7 @@ def _put_off(tx: Tx, answers: dict[bytes, Answer]) -> None:
         if change["b_asked"] >= tx.host.settings.outbox_check_budget:
             change["b_state"], looks[message_id] = int(Check.OPERATOR), None
         else:
-            pauses = tx.host.settings.outbox_check_backoff_seconds
+            pauses = tx.host.settings.outbox_ask_backoff_seconds
             looks[message_id] = tx.now + backoff(pauses, change["b_failures"])
         changes.append(change)
     if changes:
@@ -110,7 +110,7 @@ def _put_off(tx: Tx, answers: dict[bytes, Answer]) -> None:
 
 def _spent(tx: Tx, check: Any) -> bool:
     settings = tx.host.settings
-    too_late = tx.now > check.decide_at + micros(settings.outbox_check_give_up_seconds) and check.failures > 0
+    too_late = tx.now > check.decide_at + micros(settings.outbox_ask_give_up_seconds) and check.failures > 0
     return bool(check.asked >= settings.outbox_check_budget or too_late)
 
 

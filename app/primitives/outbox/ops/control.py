@@ -94,7 +94,7 @@ def _reconcile(tx: Tx, command: Reconcile, row: Any, given: dict[bytes, Verdict]
         given[command.id] = command.verdict
         (after,) = held.lock_messages(tx, [command.id])
         return Reconciled(message_of(after, names))
-    stands = given.get(command.id) or _standing(tx, command.id)
+    stands = given.get(command.id) or standing(tx, command.id)
     if stands is None:
         return conflict(State(row.state), "Only an unknown message takes a verdict.")
     if stands is not command.verdict:
@@ -104,7 +104,8 @@ def _reconcile(tx: Tx, command: Reconcile, row: Any, given: dict[bytes, Verdict]
     return Reconciled(message_of(after, names), replayed=not ours)
 
 
-def _standing(tx: Tx, message_id: bytes) -> Verdict | None:
+def standing(tx: Tx, message_id: bytes) -> Verdict | None:
+    """The newest verdict on a message, if there is one."""
     row = store.select_newest_verdict(tx, message_id)
     return None if row is None else Verdict(row.category)
 
@@ -121,7 +122,8 @@ def decide(tx: Tx, row: Any, command: Reconcile) -> None:
     told = moves.event(
         tx, row, Kind.RECONCILED, category=command.verdict.value, message=command.reason, reference=command.reference,
         actor=command.caller.principal.key_id, request_id=command.caller.request_id, detail=command.evidence,
-        grant_digest=None, id=tx.memo.setdefault(("event", row.id), new_id()), worker=None, claimed_at=None,
+        grant_digest=command.grant_digest, settlement_digest=command.settlement_digest,
+        id=tx.memo.setdefault(("event", row.id), new_id()), worker=None, claimed_at=None,
     )  # fmt: skip
     move.events.insert(0, told)
     held.update_moved(tx, State.UNKNOWN, [move.change])

@@ -141,6 +141,11 @@ def _audit(tx: Tx, command: Put) -> None:
     record(tx, [entry])
 
 
+def every(tx: Tx) -> list[Destination]:
+    """All destinations; a small table."""
+    return [_decoded(bytes(row.config)) for row in store.select_page(tx, None, None) if row.config]
+
+
 def served(tx: Tx, _command: None) -> list[Served]:
     """The destinations that the service itself delivers to, with their secrets as they are stored."""
     found = [(_decoded(bytes(row.config)), row.sealed) for row in store.select_page(tx, None, None) if row.config]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from app.db.tx import Tx
 from app.primitives.outbox.model.states import Doubt
+from app.primitives.outbox.ops import flows
 from app.primitives.outbox.store import doubts as store
 
 
@@ -20,6 +22,9 @@ def open_(tx: Tx, rows: Sequence[Any]) -> None:
                 for row in rows
             ],
         )
+        memory, names = flows.here(tx), flows.Names(tx)
+        opened = Counter(names[row.flow_id] for row in rows)
+        tx.on_commit(lambda: memory.doubted(opened))
 
 
 def close(tx: Tx, ids: Sequence[bytes]) -> None:

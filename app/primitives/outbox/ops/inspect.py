@@ -12,7 +12,7 @@ from app.clock import seconds
 from app.db.tx import Tx
 from app.errors import Refusal, not_found
 from app.primitives.outbox.model.keys import key_digest
-from app.primitives.outbox.model.records import Asked, Event, Filter, Message, MessageDetail
+from app.primitives.outbox.model.records import Asked, Doubted, Event, Filter, Message, MessageDetail
 from app.primitives.outbox.model.states import STATE_NAMES, Check, Doubt, Kind, State
 from app.primitives.outbox.ops import flows
 from app.primitives.outbox.ops.records import message_of, told
@@ -62,6 +62,7 @@ class DestinationFigures:
     destination: str
     counts: Counter[str] = field(default_factory=Counter)
     oldest_pending_age_seconds: float | None = None
+    needs_operator: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,7 @@ def get(tx: Tx, command: Get) -> MessageDetail | Refusal:
     return MessageDetail(
         message=message,
         check=_asked(tx, row) if message.state is State.PREPARED else None,
+        doubt=_doubted(tx, row) if message.state is State.UNKNOWN else None,
         events=_history(row, store.select_events(tx, command.id)),
         traceparent=row.traceparent,
         request_id=row.request_id,
@@ -122,6 +124,13 @@ def _history(row: Any, stored: Sequence[Any]) -> tuple[Event, ...]:
 def _asked(tx: Tx, row: Any) -> Asked | None:
     found = checks.select_checks(tx, [row.id])
     return Asked(found[0].asked, found[0].answer, found[0].answered_at, row.due_at) if found else None
+
+
+def _doubted(tx: Tx, row: Any) -> Doubted | None:
+    for found in doubts.select_doubts(tx, [row.id]):
+        held_by = found.worker or ("job" if found.job_id else "service") if found.state == Doubt.HELD else None
+        return Doubted(found.opened_at, found.attempt, held_by, found.due_at)
+    return None
 
 
 def _with_doubts(tx: Tx, messages: Sequence[Message]) -> list[Message]:
@@ -197,4 +206,7 @@ def stats(tx: Tx, principal: Principal) -> Stats:
             if row.state == State.PENDING:
                 oldest[destination] = min(oldest[destination], row.oldest)
                 figures.oldest_pending_age_seconds = seconds(max(0, tx.now - oldest[destination]))
+    for row in (*doubts.count_needing_operator(tx), *checks.count_needing_operator(tx)):
+        if (destination := names[row.flow_id][0]) in found:
+            found[destination].needs_operator += row.amount
     return Stats(tuple(found[name] for name in sorted(found)), store.count_set_aside(tx, MOST_COUNTED))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 
 from app.access import Principal
@@ -10,8 +9,6 @@ from app.clock import micros, steady_micros
 from app.db.tx import Tx
 from app.primitives.outbox.here import Here
 from app.primitives.outbox.ops import flows, inspect
-from app.primitives.outbox.store import reading as store
-from app.primitives.outbox.store.checks import count_needing_operator
 
 COST_FACTOR = 10  # a report is kept for so many times as long as it took: reading it is never a tenth of anything
 _EVERYBODY = Principal("figures", "figures", frozenset())
@@ -26,12 +23,11 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything at one moment. `needs_operator`: by destination, unknown and prepared messages that nobody else can decide."""
+    """Everything at one moment."""
 
     at: int
     cost: int
     stats: inspect.Stats
-    needs_operator: Counter[str]
 
 
 def read(tx: Tx, command: Look) -> Report:
@@ -40,10 +36,8 @@ def read(tx: Tx, command: Look) -> Report:
     known: Report | None = memory.report
     if known is not None and 0 <= tx.now - known.at <= max(command.max_age, COST_FACTOR * known.cost):
         return known
-    began, names, needs = steady_micros(), flows.Names(tx), Counter[str]()
+    began = steady_micros()
     stats = inspect.stats(tx, _EVERYBODY)
-    for row in (*store.select_needing_operator(tx), *count_needing_operator(tx)):
-        needs[names[row.flow_id][0]] += row.amount
-    report = Report(tx.now, steady_micros() - began, stats, needs)
+    report = Report(tx.now, steady_micros() - began, stats)
     memory.report = report
     return report

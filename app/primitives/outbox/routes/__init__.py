@@ -9,7 +9,8 @@ from app.primitives.outbox.routes.control import router as control
 from app.primitives.outbox.routes.destinations import router as destinations
 from app.primitives.outbox.routes.held import router as held
 from app.primitives.outbox.routes.producers import router as producers
+from app.primitives.outbox.routes.reconciling import router as reconciling
 
 router = APIRouter()
-for part in (destinations, producers, claims, held, control):
+for part in (destinations, producers, claims, held, reconciling, control):
     router.include_router(part)

@@ -148,6 +148,7 @@ async def get_outbox_stats(call: Call) -> Answer:
                     "destination": one.destination,
                     "counts": _counts(one.counts),
                     "oldest_pending_age_seconds": one.oldest_pending_age_seconds,
+                    "needs_operator": one.needs_operator,
                 }
                 for one in stats.destinations
             ],

@@ -47,6 +47,7 @@ async def put_destination(call: Call[PutDestination]) -> Answer:
     name, delivery = call.path["name"], call.body.delivery
     call.principal.require_names([name])
     _check_url(call, "#/delivery/url", delivery.url)
+    _check_url(call, "#/reconcile/url", call.body.reconcile.url)
     command = Put(
         call.body.destination(name),
         caller_of(call),

@@ -109,6 +109,9 @@ class DestinationStatsRead(Read):
     oldest_pending_age_seconds: float | None = Field(
         description="For how long the oldest message that can be claimed has been claimable; null if there is none."
     )
+    needs_operator: int = Field(
+        description="Unknown and prepared messages of which nothing could be found out: an operator must decide."
+    )
 
 
 class OutboxStatsRead(Read):

@@ -13,7 +13,7 @@ from app.outgoing import headers, signatures
 from app.primitives.outbox.model import destinations as model
 from app.primitives.outbox.model.destinations import LateAck, Mode, OnLeaseLoss, ReconcileMode
 from app.primitives.outbox.ops.destinations import Stored
-from app.primitives.outbox.schemas.parts import AT, Url
+from app.primitives.outbox.schemas.parts import AT, Url, Version
 
 TEN_YEARS_SECONDS = 315_360_000.0
 Pause = Annotated[float, Field(ge=0, le=2_592_000)]
@@ -79,9 +79,41 @@ class Reconcile(Body):
     """Who finds out what became of a message that is unknown."""
 
     mode: ReconcileMode = Field(
-        description="`manual`: operators, and reconcilers that claim (`/v1/outbox/reconciliations/claim`).",
+        description="`manual`: operators, and reconcilers that claim (`/v1/outbox/reconciliations/claim`). `http`: the service "
+        "asks `url`. `job`: the service enqueues a job whose result is the verdict. Operators may always decide.",
         examples=["manual"],
     )
+    url: Url | None = Field(
+        None,
+        description="For `http`: gets the message by POST, signed as deliveries are, and answers "
+        '`{"verdict": "sent" | "retry" | "dead" | "undecided", "provider_operation_id"?}`.',
+        examples=[None],
+    )
+    queue: Name | None = Field(None, description="For `job` (needed).", examples=[None])
+    type: Name | None = Field(None, description="For `job` (needed).", examples=[None])
+    schema_version: Version | None = Field(None, description="For `job`. Left out: 1.", examples=[None])
+
+    @model_validator(mode="after")
+    def _fits_its_mode(self) -> Self:
+        wanted, allowed = _RECONCILE_FIELDS[self.mode]
+        for name in ("url", "queue", "type", "schema_version"):
+            there = getattr(self, name) is not None
+            if there and name not in allowed:
+                raise wrong(f"`{name}` does not go with `mode: {self.mode}`")
+            if not there and name in wanted:
+                raise wrong(f"`mode: {self.mode}` needs `{name}`")
+        return self
+
+    def value(self) -> model.Reconcile:
+        version = (self.schema_version or 1) if self.mode is ReconcileMode.JOB else None
+        return model.Reconcile(self.mode, self.url, self.queue, self.type, version)
+
+
+_RECONCILE_FIELDS: dict[ReconcileMode, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    ReconcileMode.MANUAL: ((), ()),
+    ReconcileMode.HTTP: (("url",), ("url",)),
+    ReconcileMode.JOB: (("queue", "type"), ("queue", "type", "schema_version")),
+}
 
 
 class PutDestination(Body):
@@ -112,9 +144,12 @@ class PutDestination(Body):
     retention_seconds: Annotated[float, Field(ge=0, le=TEN_YEARS_SECONDS)] | None = Field(
         None, description="How long ended messages and their keys are kept. Left out: by the settings."
     )
-    reconcile: Reconcile = Field(Reconcile(mode=ReconcileMode.MANUAL))
+    reconcile: Reconcile = Field(Reconcile.model_validate({"mode": ReconcileMode.MANUAL}))
     reconcile_budget: int | None = Field(
-        None, ge=1, le=1000, description="How often it is tried to find out, before an operator must. Left out: 10."
+        None,
+        ge=1,
+        le=1000,
+        description="How often it is tried to find out, before an operator must decide. Left out: by the settings (10).",
     )
 
     @model_validator(mode="after")
@@ -143,7 +178,7 @@ class PutDestination(Body):
             backoff_seconds=None if self.backoff_seconds is None else tuple(self.backoff_seconds),
             delete_sent=self.delete_sent,
             retention_seconds=self.retention_seconds,
-            reconcile=model.Reconcile(self.reconcile.mode),
+            reconcile=self.reconcile.value(),
             reconcile_budget=self.reconcile_budget,
         )
 
@@ -166,6 +201,10 @@ class ReconcileRead(Read):
     """Who finds out what became of a message that is unknown."""
 
     mode: ReconcileMode
+    url: Annotated[str | None, Field(examples=[None])]
+    queue: Annotated[str | None, Field(examples=[None])]
+    type: Annotated[str | None, Field(examples=[None])]
+    schema_version: Annotated[int | None, Field(examples=[None])]
 
 
 class DestinationRead(Read):
@@ -218,7 +257,13 @@ def destination_view(stored: Stored) -> dict[str, Any]:
         "backoff_seconds": None if one.backoff_seconds is None else list(one.backoff_seconds),
         "delete_sent": one.delete_sent,
         "retention_seconds": one.retention_seconds,
-        "reconcile": {"mode": one.reconcile.mode.value},
+        "reconcile": {
+            "mode": one.reconcile.mode.value,
+            "url": one.reconcile.url,
+            "queue": one.reconcile.queue,
+            "type": one.reconcile.type,
+            "schema_version": one.reconcile.schema_version,
+        },
         "reconcile_budget": one.reconcile_budget,
         "created_at": to_text(stored.created_at),
         "updated_at": to_text(stored.updated_at),

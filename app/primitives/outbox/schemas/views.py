@@ -12,7 +12,7 @@ from app.clock import to_text
 from app.http.paging import PageRead
 from app.ids import id_text
 from app.jsontext import Moment, Read
-from app.primitives.outbox.model.records import Asked, Event, Message, MessageDetail
+from app.primitives.outbox.model.records import Asked, Doubted, Event, Message, MessageDetail
 from app.primitives.outbox.model.states import ENDED, Kind, State
 from app.primitives.outbox.schemas.parts import AT, ID
 
@@ -111,8 +111,21 @@ class PreparedCheckRead(Read):
     next_at: Annotated[Moment | None, Field(description="When it is asked next; null: no more.", examples=[AT])]
 
 
+class ReconciliationRead(Read):
+    """How the finding out about an unknown message stands."""
+
+    since: Annotated[Moment, Field(description="When it became unknown.", examples=[AT])]
+    asked: Annotated[int, Field(description="Tries so far.", examples=[1])]
+    held_by: Annotated[str | None, Field(description="Who is finding out now.", examples=["reconciler-1"])]
+    next_at: Annotated[
+        Moment | None, Field(description="Until when it is held, or when it may be looked at again.", examples=[AT])
+    ]
+
+
 class MessageDetailRead(MessageRead):
     """A message with its history."""
+
+    reconciliation: Annotated[ReconciliationRead | None, Field(description="Only while unknown.", examples=[None])]
 
     check: Annotated[PreparedCheckRead | None, Field(description="Only while prepared.", examples=[None])]
 
@@ -184,6 +197,7 @@ def detail_view(detail: MessageDetail, *, evidence: bool) -> dict[str, Any]:
         "request_id": detail.request_id,
         "created_by": detail.created_by,
         "check": _check_view(detail.check),
+        "reconciliation": _doubt_view(detail.doubt),
         "events": [_event_view(event, evidence=evidence) for event in detail.events],
         "payload": None if detail.payload is None else msgspec.Raw(detail.payload),
     }
@@ -200,8 +214,19 @@ def _check_view(check: Asked | None) -> dict[str, Any] | None:
     }
 
 
+def _doubt_view(doubt: Doubted | None) -> dict[str, Any] | None:
+    if doubt is None:
+        return None
+    return {
+        "since": to_text(doubt.since),
+        "asked": doubt.asked,
+        "held_by": doubt.held_by,
+        "next_at": _moment(doubt.next_at),
+    }
+
+
 def _event_view(event: Event, *, evidence: bool) -> dict[str, Any]:
-    shown = evidence and event.kind == Kind.RECONCILED and event.detail is not None
+    shown = evidence and event.kind in (Kind.RECONCILED, Kind.UNDECIDED) and event.detail is not None
     return {
         "at": to_text(event.at),
         "kind": event.kind,

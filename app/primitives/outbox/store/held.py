@@ -11,7 +11,7 @@ from sqlalchemy import bindparam, case, delete, insert, select, update
 from app.db.dialects.base import Dialect
 from app.db.tx import Tx
 from app.db.values import alike, assigned, values_for
-from app.primitives.outbox.model.states import State
+from app.primitives.outbox.model.states import Kind, State
 from app.primitives.outbox.store.values import HOT, IDS, Rows, by_id, live, per_row
 from app.primitives.outbox.tables import outbox_contents, outbox_events, outbox_keys, outbox_places
 from app.primitives.outbox.tables import outbox_messages as messages
@@ -26,6 +26,11 @@ _MOVED = (
 def lock_messages(tx: Tx, ids: Sequence[bytes]) -> Rows:
     """Lock these messages by primary key, ascending, waiting for whoever holds them."""
     return tx.conn.execute(tx.dialect.lock(_WHOLE), {"ids": list(ids)}).all()
+
+
+def lock_free_messages(tx: Tx, ids: Sequence[bytes]) -> Rows:
+    """The same for those that nobody else holds."""
+    return tx.conn.execute(tx.dialect.lock_free(_WHOLE), {"ids": list(ids)}).all()
 
 
 def update_sent(
@@ -132,12 +137,18 @@ def insert_events(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> None:
     tx.conn.execute(insert(outbox_events), list(rows))
 
 
-def select_events_of_grants(tx: Tx, ids: Sequence[bytes], grants: Sequence[bytes]) -> Rows:
-    """How earlier reservations of these messages ended, oldest first."""
+_FINDINGS = (Kind.RECONCILED.value, Kind.UNDECIDED.value)
+
+
+def select_events_of_grants(tx: Tx, ids: Sequence[bytes], grants: Sequence[bytes], *, findings: bool = False) -> Rows:
+    """How earlier reservations of these messages ended, oldest first; with `findings`, those of their doubts."""
+    kind = outbox_events.c.kind
     query = (
         select(outbox_events)
         .where(
-            outbox_events.c.message_id.in_(IDS), outbox_events.c.grant_digest.in_(bindparam("grants", expanding=True))
+            outbox_events.c.message_id.in_(IDS),
+            outbox_events.c.grant_digest.in_(bindparam("grants", expanding=True)),
+            kind.in_(_FINDINGS) if findings else kind.not_in(_FINDINGS),
         )
         .order_by(outbox_events.c.message_id, outbox_events.c.id)
     )

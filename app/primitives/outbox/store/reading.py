@@ -18,7 +18,7 @@ from typing import Any
 from sqlalchemy import Row, Select, func, literal, select
 
 from app.db.tx import Tx
-from app.primitives.outbox.model.states import Doubt, State
+from app.primitives.outbox.model.states import State
 from app.primitives.outbox.store.intake import SET_ASIDE
 from app.primitives.outbox.store.values import HOT, IDS, Rows
 from app.primitives.outbox.tables import (
@@ -29,7 +29,6 @@ from app.primitives.outbox.tables import (
     outbox_events,
 )
 from app.primitives.outbox.tables import outbox_messages as messages
-from app.primitives.outbox.tables import outbox_reconciliations as doubts
 
 FEW = 2000
 WINDOW = 20_000
@@ -118,12 +117,6 @@ def select_counts(tx: Tx) -> Rows:
         func.min(messages.c.available_at).label("oldest"),
     ).group_by(messages.c.flow_id, messages.c.state)
     return tx.conn.execute(tx.dialect.force_index(query, messages, CLAIM_INDEX)).all()
-
-
-def select_needing_operator(tx: Tx) -> Rows:
-    """(flow_id, amount) of unknown messages that wait for an operator."""
-    query = select(doubts.c.flow_id, func.count().label("amount")).where(doubts.c.state == int(Doubt.OPERATOR))
-    return tx.conn.execute(query.group_by(doubts.c.flow_id)).all()
 
 
 def count_set_aside(tx: Tx, most: int) -> int:
