@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import insert, select
+from sqlalchemy import event, insert, select
 
 from app.access import ANONYMOUS, Caller
 from app.clock import micros
@@ -311,6 +311,22 @@ class Outbox:
             return commands
 
         self.database.run(write, [None])
+
+    def statements(self, act: Callable[[], Any]) -> list[str]:
+        """The statements that this thread's connection sends while `act` runs."""
+        seen: list[str] = []
+
+        def note(_conn: Any, _cursor: Any, statement: str, *_: Any) -> None:
+            seen.append(statement)
+
+        with self.database._connections.mine("write").at_work() as connection:
+            engine = connection.engine
+        event.listen(engine, "before_cursor_execute", note)
+        try:
+            act()
+        finally:
+            event.remove(engine, "before_cursor_execute", note)
+        return seen
 
     def repeat(self, op: Callable[..., Any], *commands: Any) -> tuple[list[Any], list[Any]]:
         """Run a unit whose COMMIT was done and whose answer was lost: what the first try gave, and what the second gives."""
