@@ -121,11 +121,12 @@ class Machine(RuleBasedStateMachine):
                 later = first.available_at > self.box.now
                 first.state, first.due = (State.DELAYED, first.available_at) if later else (State.PENDING, None)
 
-    def leave(self, one: Known, state: State, due: int | None = None) -> None:
+    def leave(self, one: Known, state: State, due: int | None = None, *, kept: bool = False) -> None:
+        """`kept`: what is judged is kept for its retention, also where sent messages are deleted."""
         one.state, one.due, one.grant = state, due, None
         if due is not None:
             one.available_at = due
-        if state is State.SENT and one.destination == "gone":
+        if state is State.SENT and one.destination == "gone" and not kept:
             self.gone[one.key] = self.known.pop(one.id).id
         self.advance()
 
@@ -286,10 +287,7 @@ class Machine(RuleBasedStateMachine):
         one.doubtful = verdict is not Verdict.RETRY and one.doubtful
         if verdict is Verdict.RETRY:
             one.available_at = self.box.now
-        destination = one.destination
-        one.destination = "plain" if destination == "gone" else destination  # what is judged is kept for its retention
-        self.leave(one, LEFT_BY[verdict])
-        one.destination = destination
+        self.leave(one, LEFT_BY[verdict], kept=True)
 
     # -- housekeeping --------------------------------------------------------------------------------------------------
 
