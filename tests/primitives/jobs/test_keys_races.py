@@ -277,7 +277,7 @@ def test_a_storm_on_few_keys_passes_no_limit_and_drains(jobs: Jobs, replica: Rep
 
         return act
 
-    together(*(acting(role, seed) for seed, role in enumerate(roles)))
+    together(*(acting(role, seed) for seed, role in enumerate(roles)), seconds=max(SECONDS, ROUNDS))
     met = sum((Counter(process.database.faults) for process in processes), Counter())
     # promote's scan locks the entry behind the last due one: were that a blocked job's, every tenth unit would meet in a ring
     assert met["retry"] <= max(5, ROUNDS // 20), met
