@@ -76,6 +76,7 @@ def check(
     _require_reason(accept_new, update=update)
     places = list(paths) or [root]
     sources = manifests.read_all(places, root)
+    _require_manifests(paths, root, sources)
     ledger_path = baseline or root / ledgers.DEFAULT_NAME
     ledger = ledgers.read(ledger_path, needed=baseline is not None and not update)
     in_scope = _scope(places, root)
@@ -86,6 +87,17 @@ def check(
     judgements.tell(form, sources, found, ledger_path, strict=strict)
     if sources.malformed or not found.ok(strict=strict):
         raise SystemExit(USAGE)
+
+
+def _require_manifests(paths: Sequence[Path], root: Path, sources: manifests.Sources) -> None:
+    """A check that looks at nothing must not pass for one that has found nothing."""
+    for name in manifests.misnamed(list(paths) or [root], root):
+        show.note(f"tenure: {name} is not read as a manifest: its name must be {manifests.NAMES}")
+    if sources.files or sources.malformed:
+        return
+    if paths:
+        raise click.UsageError(f"there is no manifest at or below the paths: a name must be {manifests.NAMES}")
+    show.note(f"tenure: there is no manifest below {root}: a name must be {manifests.NAMES}")
 
 
 @command.command()

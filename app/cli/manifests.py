@@ -26,6 +26,10 @@ LONGEST_NAME = 400  # it begins ids, which the ledger limits
 MOST_SCHEMA_BYTES = 256 * 1024
 SUFFIXES = (".yaml", ".yml", ".toml", ".json")
 _NAME = re.compile(r"(?:tenure-contracts|.+\.contracts)\.(?:ya?ml|toml|json)", re.DOTALL)
+NAMES = "tenure-contracts.yaml, or anything.contracts.yaml; .yml, .toml and .json as well"
+_NEARLY = re.compile(
+    r"(?:.*tenure.?contracts?|contracts?.?tenure|(?:.+[._-])?contracts?)\.(?:ya?ml|toml|json)", re.IGNORECASE
+)
 _NOT_OURS = frozenset({
     "node_modules", "bower_components", "vendor", "third_party", "site-packages", "venv", "__pycache__", "dist", "build",
     "target",
@@ -122,10 +126,20 @@ def find(paths: Iterable[Path], root: Path) -> list[Path]:
     return [found[name] for name in sorted(found)]
 
 
+def misnamed(paths: Iterable[Path], root: Path) -> list[str]:
+    """Files below these folders whose names are nearly those of manifests, and are none."""
+    near = (one for path in paths if path.is_dir() for one in _files(path) if _NEARLY.fullmatch(one.name))
+    return sorted({name_of(one, root) for one in near if not _NAME.fullmatch(one.name)})
+
+
 def _below(folder: Path) -> Iterator[Path]:
+    return (one for one in _files(folder) if _NAME.fullmatch(one.name))
+
+
+def _files(folder: Path) -> Iterator[Path]:
     for place, folders, files in os.walk(folder):
         folders[:] = sorted(one for one in folders if not one.startswith(".") and one not in _NOT_OURS)
-        yield from (Path(place, one) for one in sorted(files) if _NAME.fullmatch(one))
+        yield from (Path(place, one) for one in sorted(files))
 
 
 # -- reading ---------------------------------------------------------------------------------------------------------------

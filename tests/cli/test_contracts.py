@@ -131,6 +131,24 @@ def test_a_clean_repository_and_an_empty_one_are_fine(root: Path) -> None:
     assert told(root, code=0)["ok"] is True
 
 
+def test_a_check_that_looks_at_nothing_does_not_pass_for_a_good_one(root: Path) -> None:
+    """A misspelt name or path would else be green for ever."""
+    write(root, "jobs/tenure-contract.yaml", "contracts: []\n")
+    write(root, "jobs/contracts.yml", "contracts: []\n")
+    write(root, "jobs/other.yaml", "a: 1\n")
+    whole = check(root)
+    assert whole.returncode == 0
+    for name in ("jobs/tenure-contract.yaml", "jobs/contracts.yml"):
+        assert f"{name} is not read as a manifest" in whole.stderr
+    assert "other.yaml" not in whole.stderr
+    assert "there is no manifest below" in whole.stderr
+    part = check(root, str(root / "jobs"))
+    assert part.returncode == 2
+    assert "tenure-contracts.yaml" in part.stderr
+    write(root, "jobs/billing.contracts.yaml", "contracts: []\n")
+    assert check(root, str(root / "jobs")).returncode == 0
+
+
 def test_no_server_no_database_and_no_setting_is_needed(root: Path) -> None:
     write(root, "tenure-contracts.json", declared({"type": "a", **GOOD}))
     assert check(root, database_url="postgresql+psycopg://nobody@127.0.0.1:1/none").returncode == 0

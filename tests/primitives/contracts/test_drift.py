@@ -16,10 +16,11 @@ from app.primitives.contracts.model.drift import LEAST_RUNS, Practice, compare
 from app.primitives.contracts.model.effective import Defaults
 from app.primitives.contracts.ops import contracts as ops
 from app.primitives.contracts.ops.drift import HOUR_MICROS, DriftReport, Look, drift
-from app.primitives.jobs.model import Figure, Granted
+from app.primitives.jobs.model import Control, Figure, Granted, State, Verdict
 from app.primitives.jobs.ops import stats
+from app.primitives.jobs.ops.control import reconcile
 from tests.primitives.contracts.promises import GOOD, contract, good
-from tests.primitives.jobs.driving import Jobs, done, failed
+from tests.primitives.jobs.driving import Jobs, done, failed, unknown
 from tests.primitives.jobs.driving import good as outcome
 from tests.service import Service
 
@@ -101,6 +102,17 @@ def test_dead_work_is_told_without_a_handler_and_without_a_contract_and_not_with
     report = look(jobs)
     assert told(report) == [("unhandled", "dead_unhandled"), ("wild", "no_contract")]
     assert [one.drift.figures["dead"] for one in report.items] == [1, 1]
+
+
+def test_a_death_by_verdict_is_a_death(jobs: Jobs) -> None:
+    register(jobs, "judged", terminal_handler=None)
+    job = jobs.enqueue("q", "judged")
+    jobs.settle(unknown(jobs.take("q")))
+    verdict = Control(job.id, jobs.caller, reason="gone", verdict=Verdict.DEAD, evidence=b"1")
+    assert outcome(jobs.database.run(reconcile, [verdict])[0]).job.state is State.DEAD
+    report = look(jobs)
+    assert told(report) == [("judged", "dead_unhandled")]
+    assert report.items[0].drift.figures["dead"] == 1
 
 
 def test_an_answer_of_a_run_that_another_has_followed_is_a_duplicate_run(jobs: Jobs) -> None:

@@ -21,7 +21,8 @@ from app.primitives.jobs.model import (
     Unique,
     Until,
     concurrency_digest,
-    sole_digest,
+    debounce_digest,
+    unique_digest,
 )
 from app.primitives.jobs.ops.lines import place_of
 from app.primitives.jobs.tables import job_limits, job_slots, job_uniques
@@ -33,11 +34,11 @@ STARTED, FINISHED = Until.STARTED, Until.FINISHED
 
 
 def unique(name: str, on_conflict: OnConflict = KEEP, until: Until = FINISHED, type_: str = "t") -> Unique:
-    return Unique(name.encode(), sole_digest(type_, name.encode()), until, on_conflict)
+    return Unique(name.encode(), unique_digest(type_, name.encode()), until, on_conflict)
 
 
 def debounce(name: str, delay: float = 10, max_wait: float = 100, type_: str = "t") -> Debounce:
-    return Debounce(name.encode(), sole_digest(type_, name.encode()), micros(delay), micros(max_wait))
+    return Debounce(name.encode(), debounce_digest(type_, name.encode()), micros(delay), micros(max_wait))
 
 
 def slot(name: str = "k", limit: int = 1) -> Concurrency:

@@ -145,6 +145,8 @@ def test_every_way_to_die_enqueues_the_handler_once_and_tells_it_why(jobs: Jobs,
         "died_at": to_text(jobs.job(job.id).ended_at or 0),
         "correlation_id": "order-1",
         "parent_operation_id": "op-1",
+        "payload": {},
+        "payload_omitted": False,
     }
     assert (None if last is None else (last["category"], last["message"], last["reference"])) == error
     if last is not None:
@@ -155,6 +157,20 @@ def test_every_way_to_die_enqueues_the_handler_once_and_tells_it_why(jobs: Jobs,
     assert (content.traceparent, content.tracestate, content.request_id) == (TRACE, "vendor=1", "request-9")
     assert names(jobs, job.id) == [id_text(row.id)]
     assert jobs.take("graves").id == row.id, "it is there to be claimed"
+
+
+def test_a_handler_is_given_the_payload_of_the_dead_job_where_it_fits(jobs: Jobs) -> None:
+    promise(jobs.database, handler=HANDLER)
+    most = jobs.host.settings.max_payload_bytes
+    for payload in (b'{"n": 1.50, "n": 123456789012345678901}', b'"' + b"x" * (most - 2) + b'"'):
+        jobs.enqueue(payload=payload)
+        jobs.settle(failed(jobs.take(), retry=False))
+        row = handlers(jobs)[-1]
+        (content,) = jobs.rows(job_contents, job_contents.c.job_id == row.id)
+        fits = len(payload) < most // 2
+        assert (b'"payload":' + payload in content.payload) is fits
+        assert json.loads(content.payload)["payload_omitted"] is not fits
+        assert len(content.payload) <= most
 
 
 def test_the_newest_of_several_failures_is_told_of_each_job_of_one_sweep(jobs: Jobs) -> None:

@@ -21,7 +21,7 @@ from app.primitives.jobs.model import (
     Until,
     Verdict,
     id_text,
-    sole_digest,
+    unique_digest,
 )
 from app.primitives.jobs.ops import bulk, control
 from app.primitives.jobs.ops.enqueue import enqueue
@@ -110,9 +110,12 @@ def test_keys_are_the_same_only_if_their_bytes_are(jobs: Jobs) -> None:
 
 def test_a_key_cannot_be_taken_for_another_type_and_key() -> None:
     assert (
-        len({sole_digest("ab", b"c"), sole_digest("a", b"bc"), sole_digest("a", b"b\0c"), sole_digest("a", b"")}) == 4
+        len(
+            {unique_digest("ab", b"c"), unique_digest("a", b"bc"), unique_digest("a", b"b\0c"), unique_digest("a", b"")}
+        )
+        == 4
     )
-    assert sole_digest("t", b"k") != hashlib.sha256(b"k").digest()
+    assert unique_digest("t", b"k") != hashlib.sha256(b"k").digest()
 
 
 def test_within_one_unit_the_second_enqueue_of_a_key_sees_the_first(jobs: Jobs) -> None:
@@ -467,16 +470,13 @@ def test_a_claim_opens_a_new_window(jobs: Jobs) -> None:
     check_keys(jobs)
 
 
-def test_debounce_against_a_unique_holder_replaces_it_or_is_refused(jobs: Jobs) -> None:
-    first = send(jobs, unique=K, payload=b"1").job
-    answer = send(jobs, debounce=debounce("k"), payload=b"2")
-    assert (answer.job.id, answer.job.state) == (first.id, State.SCHEDULED)
-    jobs.move(11)
-    jobs.promote()
-    jobs.take()
-    assert not send(jobs, unique=K).deduplicated, "it had become a debounced job, whose key is free once it runs"
-    running = jobs.take()
-    refused(try_to_send(jobs, debounce=debounce("k")), running.id, State.RUNNING)
+def test_a_debounce_key_and_a_unique_key_of_one_name_know_nothing_of_each_other(jobs: Jobs) -> None:
+    one = send(jobs, unique=K, payload=b"1").job
+    other = send(jobs, debounce=debounce("k"), payload=b"2")
+    assert (other.deduplicated, other.job.state) == (False, State.SCHEDULED)
+    assert send(jobs, unique=K).job.id == one.id
+    assert send(jobs, debounce=debounce("k"), payload=b"3").job.id == other.job.id
+    assert (payload_of(jobs, one.id), payload_of(jobs, other.job.id)) == (b"1", b"3")
     check_keys(jobs)
 
 

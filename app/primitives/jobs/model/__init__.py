@@ -37,7 +37,8 @@ from app.primitives.jobs.model.keys import (
     Unique,
     Until,
     concurrency_digest,
-    sole_digest,
+    debounce_digest,
+    unique_digest,
 )
 from app.primitives.jobs.model.records import (
     Control,
@@ -109,9 +110,10 @@ __all__ = [
     "backoff",
     "bucket_ceiling",
     "concurrency_digest",
+    "debounce_digest",
     "duration_bucket",
     "id_bytes",
     "id_text",
     "new_id",
-    "sole_digest",
+    "unique_digest",
 ]

@@ -13,7 +13,7 @@ from jsonpointer import resolve_pointer
 
 from app.errors import FieldError
 from app.primitives.jobs.model.commands import NewJob
-from app.primitives.jobs.model.keys import Concurrency, Unique, Until, concurrency_digest, sole_digest
+from app.primitives.jobs.model.keys import Concurrency, Unique, Until, concurrency_digest, unique_digest
 from app.primitives.jobs.model.payloads import ROOT, decode
 from app.primitives.jobs.model.terms import Terms
 
@@ -43,7 +43,7 @@ def keyed(terms: Terms, new: NewJob) -> NewJob:
         raise NoKey("", "is nested too deep, or names a member twice: no key can be taken from it") from None
     if (pointer := _unique_by(terms, new)) is not None:
         name = _key(payload, pointer)
-        new = replace(new, unique=Unique(name, sole_digest(new.flow[1], name), Until.STARTED))
+        new = replace(new, unique=Unique(name, unique_digest(new.flow[1], name), Until.STARTED))
     if (pointer := _no_overlap_by(terms, new)) is not None:
         # concurrency keys are one namespace for all types
         name = _short(f"{new.flow[1]}:".encode() + _key(payload, pointer), pointer)

@@ -1,7 +1,7 @@
 """Keys that a job may have besides its idempotency key: unique, debounce, concurrency. Values only.
 
-A unique or debounce key is one namespace for each job type, a concurrency key one for the installation: it guards a resource
-that several types may use. Keys are the same only if their bytes are.
+Unique keys of a job type are one namespace and its debounce keys another; concurrency keys are one for the installation, for
+they guard resources that several types may use. Keys are the same only if their bytes are.
 """
 
 from __future__ import annotations
@@ -88,9 +88,14 @@ class KeysTold:
 NO_KEYS = KeysTold()
 
 
-def sole_digest(type_: str, name: bytes) -> bytes:
-    """What a unique or debounce key is known by. A type has no NUL in it, so each part ends where it seems to."""
+def unique_digest(type_: str, name: bytes) -> bytes:
+    """What a unique key is known by. A type has no NUL in it, so each part ends where it seems to."""
     return hashlib.sha256(b"job unique\0" + type_.encode() + b"\0" + name).digest()
+
+
+def debounce_digest(type_: str, name: bytes) -> bytes:
+    """What a debounce key is known by."""
+    return hashlib.sha256(b"job debounce\0" + type_.encode() + b"\0" + name).digest()
 
 
 def concurrency_digest(name: bytes) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any
 
 from app.db.tx import Tx
 from app.errors import OVERLOADED, Refusal
-from app.primitives.jobs.model import Caller, Control, Flow, Kind, Mark, State, Verdict, new_id
+from app.primitives.jobs.model import Caller, Control, Figure, Flow, Kind, Mark, State, Verdict, new_id
 from app.primitives.jobs.ops import flows, keys, lines, moves, terminal
 from app.primitives.jobs.ops.records import job_of
 from app.primitives.jobs.ops.uniques import Returning
@@ -134,6 +134,9 @@ class Changes:
         terminal.handle(self.tx, self.deaths)
         self._follow()
         memory, ready = flows.here(self.tx), self.ready
+        if self.deaths:
+            now, dead = self.tx.now, Counter((death.row.flow_id, Figure.DEAD) for death in self.deaths)
+            self.tx.on_commit(lambda: memory.count(now, dead))
         if ready:
             self.tx.on_commit(lambda: memory.came_back(ready))
 

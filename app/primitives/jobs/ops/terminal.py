@@ -135,31 +135,38 @@ def _caller(origin: Any) -> Caller:
 
 
 def _payload(tx: Tx, death: Death, origin: Any, error: Mapping[str, Any] | None) -> bytes:
+    """What the handler gets. The payload of the job that died is in it as far as the two fit into one."""
+    told = _told(tx, death, origin, error)
+    whole = _encode({**told, "payload": msgspec.Raw(origin.payload), "payload_omitted": False})
+    if len(whole) <= tx.host.settings.max_payload_bytes:
+        return whole
+    return _encode({**told, "payload": None, "payload_omitted": True})
+
+
+def _told(tx: Tx, death: Death, origin: Any, error: Mapping[str, Any] | None) -> dict[str, Any]:
     queue, type_, version = death.flow
     change = death.change
-    return _encode(
-        {
-            "job": {"id": id_text(death.row.id), "queue": queue, "type": type_, "schema_version": version},
-            "category": change["b_category"],
-            "counts": {
-                "attempts": change["b_attempt"],
-                "lease_losses": change["b_lease_losses"],
-                "releases": change["b_releases"],
-                "throttles": change["b_throttles"],
-            },
-            "last_error": None
-            if error is None
-            else {
-                "category": error["category"],
-                "message": error["message"],
-                "reference": error["reference"],
-                "at": to_text(error["at"]),
-            },
-            "died_at": to_text(tx.now),
-            "correlation_id": origin.correlation_id,
-            "parent_operation_id": origin.parent_operation_id,
-        }
-    )
+    return {
+        "job": {"id": id_text(death.row.id), "queue": queue, "type": type_, "schema_version": version},
+        "category": change["b_category"],
+        "counts": {
+            "attempts": change["b_attempt"],
+            "lease_losses": change["b_lease_losses"],
+            "releases": change["b_releases"],
+            "throttles": change["b_throttles"],
+        },
+        "last_error": None
+        if error is None
+        else {
+            "category": error["category"],
+            "message": error["message"],
+            "reference": error["reference"],
+            "at": to_text(error["at"]),
+        },
+        "died_at": to_text(tx.now),
+        "correlation_id": origin.correlation_id,
+        "parent_operation_id": origin.parent_operation_id,
+    }
 
 
 def _handled(tx: Tx, death: Death, identity: bytes, *, job: bool) -> dict[str, Any]:

@@ -20,9 +20,10 @@ from app.primitives.jobs.model import (
     Settlement,
     Unique,
     concurrency_digest,
+    debounce_digest,
     id_bytes,
     new_id,
-    sole_digest,
+    unique_digest,
 )
 from app.primitives.jobs.schemas.held import (
     CompleteJob,
@@ -72,7 +73,7 @@ def _unique(body: EnqueueJob) -> Unique | None:
     if body.unique is None:
         return None
     name = body.unique.key.encode()
-    return Unique(name, sole_digest(body.type, name), body.unique.until, body.unique.on_conflict)
+    return Unique(name, unique_digest(body.type, name), body.unique.until, body.unique.on_conflict)
 
 
 def _debounce(body: EnqueueJob) -> Debounce | None:
@@ -81,7 +82,7 @@ def _debounce(body: EnqueueJob) -> Debounce | None:
     name, delay = body.debounce.key.encode(), body.debounce.delay_seconds
     most = body.debounce.max_wait_seconds
     longest = most if most is not None else min(delay * DEBOUNCE_FACTOR, TEN_YEARS_SECONDS)
-    return Debounce(name, sole_digest(body.type, name), micros(delay), micros(longest))
+    return Debounce(name, debounce_digest(body.type, name), micros(delay), micros(longest))
 
 
 def _concurrency(body: EnqueueJob) -> Concurrency | None:

@@ -14,9 +14,8 @@ from app.primitives.jobs.tables import job_contents, job_events
 
 
 def select_origins(tx: Tx, ids: Sequence[bytes]) -> Rows:
-    """Where these jobs came from: all of their contents but the payload; by primary key."""
-    columns = [column for column in job_contents.c if column.name != "payload"]
-    return tx.conn.execute(select(*columns).where(job_contents.c.job_id.in_(IDS)), {"ids": list(ids)}).all()
+    """Where these jobs came from: their contents; by primary key."""
+    return tx.conn.execute(select(job_contents).where(job_contents.c.job_id.in_(IDS)), {"ids": list(ids)}).all()
 
 
 def select_last_errors(tx: Tx, ids: Sequence[bytes]) -> dict[bytes, dict[str, Any]]:
