@@ -37,6 +37,17 @@ def test_the_tour_works_from_its_first_line_to_its_last(service: ServiceProcess)
         assert said in done.stdout.replace(": ", ":") or said in done.stdout, said
 
 
+@needs(shutil.which("curl"), "curl is not on this machine")
+def test_the_round_of_a_message_works_as_it_stands(service: ServiceProcess) -> None:
+    calls = "\n".join([f"tenure={service.url}", *blocks("Outbox", "sh")])
+    done = subprocess.run(
+        ["bash", "-c", STRICT + calls], env=environment({}), capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (message,) = service.get("/v1/outbox/messages?message_key=order-123-submitted")["items"]
+    assert (message["state"], message["provider_operation_id"]) == ("sent", "ch_81f2")
+
+
 @pytest.mark.parametrize(("language", "program"), [("python", sys.executable), ("js", "node")])
 def test_the_short_worker_does_jobs_and_settles_them(
     service: ServiceProcess, tmp_path: Path, language: str, program: str
