@@ -6,9 +6,13 @@ Everything by one connection, one request after the other.
 from __future__ import annotations
 
 import json
+import queue
 import random
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from sqlalchemy import insert
@@ -19,7 +23,7 @@ from bench.report import Figure
 from bench.stand import Stand
 from bench.wire import Wire, percentile, timed
 
-DESTINATION, DEAD, TYPE = "bench", "bench-dead", "bench.work"
+DESTINATION, DEAD, RECEIVED, TYPE = "bench", "bench-dead", "bench-received", "bench.work"
 BATCH = 100
 MOST_BESIDE, LEAST_OF_JOBS, LONGEST_PICKUP = 1.2, 0.8, 300
 LONGEST_PAUSE = 0.3
@@ -33,6 +37,7 @@ def all_outbox(stand: Stand, pace: Pace) -> Iterator[Figure]:
     yield _pulled(stand, wire, pace)
     yield _beside(stand, wire, pace)
     yield _picked_up(stand, wire, pace)
+    yield _delivered(stand, wire, pace)
     wire.close()
     stand.tables.empty()
 
@@ -174,3 +179,49 @@ def _picked_up(stand: Stand, wire: Wire, pace: Pace) -> Figure:
         "from an INSERT by SQL to a waiting claim", p50, "ms p50", float(LONGEST_PICKUP), "ms", p50 / LONGEST_PICKUP, "<= 1",
         p50 <= LONGEST_PICKUP, p50, percentile(picked, 0.99),
     )  # fmt: skip
+
+
+def _delivered(stand: Stand, wire: Wire, pace: Pace) -> Figure:
+    """From the producer's COMMIT of a plain INSERT to the request at a receiver that the service itself delivers to."""
+    stand.tables.empty()
+    picked: list[float] = []
+    with _receiver() as (port, arrived), stand.tables.engine.connect() as connection:
+        delivery = {"mode": "http", "url": f"http://127.0.0.1:{port}/"}
+        wire.call(f"/v1/outbox/destinations/{RECEIVED}", {"delivery": delivery}, method="PUT")
+        time.sleep(2)  # a courier begins within a second
+        for number in range(pace.pickups):
+            time.sleep(random.uniform(0.05, LONGEST_PAUSE))
+            row = {"message_key": f"r-{number}", "type": TYPE, "destination": RECEIVED, "payload": "{}"}
+            connection.execute(insert(outbox), row)
+            began = time.perf_counter()
+            picked.append((arrived.get(timeout=30) - began) * 1000)
+        wire.call(f"/v1/outbox/destinations/{RECEIVED}", {}, method="PUT")
+    p50 = percentile(picked, 0.5)
+    return Figure(
+        "from an INSERT by SQL to a receiver", p50, "ms p50", float(LONGEST_PICKUP), "ms", p50 / LONGEST_PICKUP, "<= 1",
+        p50 <= LONGEST_PICKUP, p50, percentile(picked, 0.99),
+    )  # fmt: skip
+
+
+@contextmanager
+def _receiver() -> Iterator[tuple[int, queue.SimpleQueue[float]]]:
+    """An HTTP server that takes everything and tells when."""
+    arrived: queue.SimpleQueue[float] = queue.SimpleQueue()
+
+    class Taking(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            arrived.put(time.perf_counter())
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            """Nobody reads it."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Taking)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server.server_address[1], arrived
+    finally:
+        server.shutdown()
+        server.server_close()

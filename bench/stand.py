@@ -194,6 +194,7 @@ def standing(engine_name: str, processes: int, **settings: Any) -> Iterator[Stan
         for url in urls:
             migrate.upgrade(url)
         _tune(engine_name, urls[0])
+        settings.setdefault("delivery_allowed_targets", "127.0.0.1")  # receivers of the outbox stand here
         services = [ServiceProcess(urls[0], log_level="warning", **settings) for _ in range(processes)]
         for service in services:
             service.start()
