@@ -7,8 +7,11 @@ import json
 import re
 import secrets
 import shutil
+import sqlite3
 import subprocess
+import threading
 from collections.abc import Iterator
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +209,51 @@ def test_the_calls_work_from_the_first_to_the_last(service: ServiceProcess, migr
     assert '"state":"sent"' in said
     (message,) = service.get("/v1/outbox/messages?message_key=order-100-submitted")["items"]
     assert (message["state"], message["provider_operation_id"]) == ("sent", "ch_81f2")
+    ends = {}
+    for key in ("order-200-submitted", "order-300-paid"):
+        (message,) = service.get(f"/v1/outbox/messages?message_key={key}")["items"]
+        events = service.get(f"/v1/outbox/messages/{message['id']}")["events"]
+        ends[key] = (message["state"], [event["kind"] for event in events][-2:])
+    assert ends == {
+        "order-200-submitted": ("sent", ["unknown", "reconciled"]),
+        "order-300-paid": ("dead", ["reconciled", "dead"]),
+    }
+
+
+@pytest.mark.engines("sqlite")
+def test_a_producer_that_died_is_asked_at_the_endpoint_of_the_page(service: ServiceProcess, tmp_path: Path) -> None:
+    (block,) = (one for one in BLOCKS if one.words == ("check",))
+    names: dict[str, Any] = {}
+    exec(compile(block.text, PAGE, "exec"), names)
+    database = str(tmp_path / "shop.db")
+    with sqlite3.connect(database) as db:
+        db.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, state TEXT)")
+        db.execute("INSERT INTO orders VALUES (200, 'placed'), (201, 'cancelled')")
+    check = type("Check", (names["Check"],), {"database": database, "log_message": lambda *_: None})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), check)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        service.put("/v1/outbox/destinations/marketplace", {"delivery": {"mode": "pull"}}, 201)
+        for order in (200, 201, 202):
+            url = f"http://127.0.0.1:{server.server_address[1]}/outbox/order-{order}"
+            prepare = {"decide_within_seconds": 0.1, "check_url": url}
+            body = {
+                "message_key": f"k{order}",
+                "type": "t",
+                "destination": "marketplace",
+                "payload": 1,
+                "prepare": prepare,
+            }
+            service.post("/v1/outbox/messages", body, 201)
+
+        def decided() -> bool:
+            states = {one["message_key"]: one["state"] for one in service.get("/v1/outbox/messages")["items"]}
+            return states == {"k200": "pending", "k201": "aborted", "k202": "prepared"}
+
+        eventually(decided, what="two answers that decide, and one that does not")
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 @pytest.fixture
@@ -275,7 +323,7 @@ def test_no_example_is_left_out() -> None:
             "sh": block.words in ((), ("delivery",)),
             "php": block.section == "In your language" or block.words == ("verify",),
             "js": block.section == "In your language" or block.words == ("verify",),
-            "python": block.section == "In your language" or block.words == ("verify",),
+            "python": block.section == "In your language" or block.words in (("verify",), ("check",)),
         }
         assert known.get(block.language), block
     assert sorted(BY_WORD) == [

@@ -246,6 +246,11 @@ def test_a_history_tells_every_attempt_once(box: Outbox) -> None:
         ("claimed", "w3"),
         ("sent", "w3"),
     ]
+    dead = box.record()
+    box.settle(rejected(box.take()))
+    command = inspect.Get(dead.id, box.caller.principal)
+    story = box.database.run(lambda tx, commands: [inspect.get(tx, commands[0])], [command])[0].events
+    assert [event.kind for event in story] == ["recorded", "claimed", "rejected", "dead"]
     assert (detail.payload, detail.message.reference, detail.request_id) == (b"{}", "ch_2", box.caller.request_id)
 
 
