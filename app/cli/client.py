@@ -101,6 +101,8 @@ class Client:
     def _call(self, method: str, path: str, **options: Any) -> Any:
         try:
             answer = self._http.request(method, path, **options)
+        except UnicodeEncodeError:
+            raise click.UsageError("an argument is not UTF-8") from None
         except (httpx.ConnectError, httpx.ConnectTimeout) as fault:
             raise CommandFailed(
                 f"no answer from {self.url}: {type(fault).__name__}; is TENURE_URL right?", AWAY

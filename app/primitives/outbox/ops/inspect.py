@@ -25,7 +25,7 @@ from app.primitives.outbox.store.reading import Narrow
 MOST_COUNTED = 10_000
 _ENDS_A_HOLDING = frozenset({Kind.RETRIED, Kind.REJECTED, Kind.UNKNOWN, Kind.RELEASED, Kind.ABANDONED})
 # what comes first of two events of one moment
-_RANK: dict[str, int] = {Kind.RECORDED: 0, Kind.CLAIMED: 1}
+_RANK: dict[str, int] = {Kind.RECORDED: 0, Kind.CLAIMED: 1, Kind.DEAD: 3}
 
 
 @dataclass(frozen=True, slots=True)
