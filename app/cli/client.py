@@ -6,6 +6,7 @@ Proxies from the environment are not used: an API key must not travel through on
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -60,6 +61,9 @@ class Client:
         return self._call("GET", path, params={name: value for name, value in params.items() if value is not None})
 
     def post(self, path: str, body: Any) -> Any:
+        """`body` is a value to be written as JSON, or bytes that are JSON and are sent as they are."""
+        if isinstance(body, bytes):
+            return self._call("POST", path, content=body, headers={"content-type": "application/json"})
         return self._call("POST", path, json=body)
 
     def put(self, path: str, body: bytes) -> Any:
@@ -71,14 +75,17 @@ class Client:
 
     def every(self, path: str, **params: Any) -> list[Any]:
         """All items of a list, page by page."""
-        items: list[Any] = []
+        return list(self.each(path, **params))
+
+    def each(self, path: str, **params: Any) -> Iterator[Any]:
+        """The items of a list, each page as it is wanted."""
         cursor: str | None = None
         while True:
             page = self.get(path, limit=500, cursor=cursor, **params)
-            items += page["items"]
+            yield from page["items"]
             cursor = page["next_cursor"]
             if cursor is None:
-                return items
+                return
 
     def close(self) -> None:
         self._http.close()
@@ -94,6 +101,8 @@ class Client:
     def _call(self, method: str, path: str, **options: Any) -> Any:
         try:
             answer = self._http.request(method, path, **options)
+        except UnicodeEncodeError:
+            raise click.UsageError("an argument is not UTF-8") from None
         except (httpx.ConnectError, httpx.ConnectTimeout) as fault:
             raise CommandFailed(
                 f"no answer from {self.url}: {type(fault).__name__}; is TENURE_URL right?", AWAY

@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "check": ("app.cli.check", "Check settings, database, durability, clock; exit 7 if something is wrong."),
     "keys": ("app.cli.keys", "Create, list and revoke API keys."),
     "contracts": ("app.cli.contracts", "Check, register and list what job types promise; compare it with practice."),
+    "outbox": ("app.cli.outbox", "Count, list and show messages, decide about them; the development guard."),
     "healthcheck": ("app.cli.healthcheck", "Ask a running service whether it is ready (for containers)."),
     "openapi": ("app.cli.openapi", "Print the OpenAPI document."),
 }

@@ -14,9 +14,10 @@ from pydantic import ValidationError
 
 from app import settings as settings_module
 from app.access import Principal, Role
-from app.cli.failure import of_problem
+from app.cli.failure import FAILED, USAGE, CommandFailed, of_problem
 from app.clock import MICROS, to_text
 from app.db.database import Database
+from app.db.faults import DatabaseBug
 from app.db.tx import Op
 from app.errors import Refusal
 from app.http.problem import problem_of
@@ -26,6 +27,7 @@ from app.primitives.audit.model import new_id
 from app.primitives.keys import ops
 from app.primitives.keys.model import ApiKey, Create, Revoke, mint
 from app.primitives.keys.schemas import CreateApiKey
+from app.primitives.outbox.ops import guard
 
 REQUEST_ID = "command-line"
 OPERATOR = Principal("command-line", "command line", frozenset({Role.ADMIN}))
@@ -56,6 +58,43 @@ def revoke_key(key_id: str) -> dict[str, Any]:
     with _database() as database:
         done = _run(database, ops.revoke, Revoke(key_id, OPERATOR, REQUEST_ID, new_id()))
     return {**_view(done.key), "replayed": done.replayed}
+
+
+def turn_guard(*, on: bool) -> guard.Guard:
+    """Put the development guard of the outbox on, or take it off. Raises: CommandFailed where a trigger cannot tell."""
+    _require_guards()
+    with _database() as database:
+        try:
+            done: guard.Guard = _run(database, guard.turn, guard.Turn(on))
+        except DatabaseBug as fault:
+            raise CommandFailed(
+                f"the database refused it ({fault.code}): this account has not the rights, see docs/outbox.md", FAILED
+            ) from None
+    if done.blind:
+        raise CommandFailed(
+            "performance_schema of this server does not watch transactions, so that a trigger cannot tell whether an INSERT "
+            "stands in one; the guard was not put on",
+            USAGE,
+        )
+    return done
+
+
+def read_guard() -> guard.Guard:
+    _require_guards()
+    with _database() as database:
+        found: guard.Guard = database.read(guard.read, None)
+    return found
+
+
+def _require_guards() -> None:
+    """Looked at before anything is opened: the embedded database belongs to the service while that runs."""
+    dialect = Database(settings_module.load().database_url.get_secret_value()).dialect
+    if not dialect.triggers_see_transactions:
+        raise CommandFailed(
+            "the embedded SQLite database shows no trigger whether its statement stands in a transaction: there is no guard; "
+            "develop on the database that you will run on",
+            USAGE,
+        )
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import click
 COLOURS = {
     "pass": "green", "warn": "yellow", "fail": "red", "in force": "green", "expired": "yellow", "revoked": "red",
     "valid": "green", "violated": "red", "new": "red", "malformed": "red", "known": "yellow", "paid": "yellow",
+    "sent": "green", "unknown": "yellow", "dead": "red",
 }  # fmt: skip
 
 

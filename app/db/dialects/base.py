@@ -38,6 +38,21 @@ class OpenTransactions:
     hidden: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class TransactionGuard:
+    """A trigger that refuses an INSERT which stands outside of a transaction, as far as this server shows that to a trigger.
+
+    `create` and `drop` are statements; `drop` is right also where nothing is there. `count` tells how many are there. `proof`
+    gives a number above 0 in an open transaction that has read a table, if this very server shows it. `refuses`: in words.
+    """
+
+    create: tuple[str, ...]
+    drop: tuple[str, ...]
+    count: str
+    refuses: str
+    proof: str | None = None
+
+
 class Releasable(Protocol):
     def release(self) -> None: ...
 
@@ -51,6 +66,9 @@ class Dialect:
     waits_without_end = False  # the driver has no read timeout, so a watchdog must `cut`
     skip_locked = False  # set True once a probe has shown that this very server skips
     locks_are_local = False  # set True where other nodes take writes and do not see this one's locks, only its writes
+    triggers_see_transactions = (
+        False  # a trigger can tell whether its statement stands in a transaction (`transaction_guard`)
+    )
     statement_seconds = 10  # a statement that runs longer is ended by the server, before our socket gives up
 
     def prepare(self, url: URL) -> None:
@@ -137,6 +155,10 @@ class Dialect:
 
     def add_up(self, table: Table, rows: Sequence[Mapping[str, Any]], sums: Sequence[str]) -> Executable:
         """Insert the rows; where the primary key is there, add the new values of `sums` to the old."""
+        raise NotImplementedError(self.name)
+
+    def transaction_guard(self, name: str, table: str) -> TransactionGuard:
+        """The trigger `name` on `table`, where `triggers_see_transactions`."""
         raise NotImplementedError(self.name)
 
     def server_checks(self, connection: Connection) -> list[tuple[str, bool, str]]:

@@ -1,4 +1,4 @@
-"""MariaDB 10.6 and later over PyMySQL: MySQL but for the statement limit and Galera."""
+"""MariaDB 10.6 and later over PyMySQL: MySQL but for the statement limit, what a trigger sees, and Galera."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ class MariaDB(MySQL):
 
     def _limit_statements(self, cursor: Any, seconds: int) -> None:
         cursor.execute(f"SET max_statement_time={seconds}")
+
+    def _outside(self) -> str:
+        return "@@in_transaction = 0"
+
+    def _proof(self) -> str | None:
+        return None
 
     def on_connect(self, connection: Any, *, read_only: bool) -> None:
         super().on_connect(connection, read_only=read_only)

@@ -9,7 +9,7 @@ from sqlalchemy import URL, BigInteger, ColumnElement, Connection, Executable, S
 from sqlalchemy.dialects.mysql import insert
 from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError
 
-from app.db.dialects.base import DDL_LOCK_SECONDS, Dialect, Fault, OpenTransactions
+from app.db.dialects.base import DDL_LOCK_SECONDS, Dialect, Fault, OpenTransactions, TransactionGuard
 from app.db.metadata import PREFIX
 
 # The session waits at most 3 s for a row, then the unit is run again; the socket waits longer than any of it, so that the
@@ -57,10 +57,21 @@ NOT_SERVING = {
 CUT_SHORT = {1317, 1969, 3024}  # killed or over its time: the transaction is rolled back by us
 DUPLICATE_KEY = {1062}
 NOT_PRIVILEGED = {1227}
+# at most 128 characters
+OUTSIDE = "{name}: INSERT outside a transaction; put it into that of your change (tenure outbox guard off)"
+# MySQL shows no session whether it is in a transaction. `trx_started` and its kin are a copy that may be a tenth of a second old.
+THIS_TRANSACTION = (
+    "SELECT COUNT(*) FROM performance_schema.events_transactions_current "
+    "WHERE thread_id = PS_CURRENT_THREAD_ID() AND state = 'ACTIVE' AND autocommit = '{autocommit}'"
+)
+COUNT_TRIGGERS = (
+    "SELECT COUNT(*) FROM information_schema.triggers WHERE trigger_schema = DATABASE() AND trigger_name = '{name}'"
+)
 
 
 class MySQL(Dialect):
     name = "mysql"
+    triggers_see_transactions = True
 
     def engine_options(self, url: URL) -> dict[str, Any]:
         return {
@@ -135,6 +146,24 @@ class MySQL(Dialect):
     def add_up(self, table: Table, rows: Sequence[Mapping[str, Any]], sums: Sequence[str]) -> Executable:
         statement = insert(table).values(list(rows))
         return statement.on_duplicate_key_update({name: table.c[name] + statement.inserted[name] for name in sums})
+
+    def transaction_guard(self, name: str, table: str) -> TransactionGuard:
+        refuse = f"SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = '{OUTSIDE.format(name=name)}'"
+        when = f"IF ({self._outside()}) THEN {refuse}; END IF"
+        return TransactionGuard(
+            create=(f"CREATE TRIGGER {name} BEFORE INSERT ON {table} FOR EACH ROW BEGIN {when}; END",),
+            drop=(f"DROP TRIGGER IF EXISTS {name}",),
+            count=COUNT_TRIGGERS.format(name=name),
+            refuses="every INSERT in autocommit",
+            proof=self._proof(),
+        )
+
+    def _outside(self) -> str:
+        """In a trigger: true if the statement is a transaction of its own."""
+        return THIS_TRANSACTION.format(autocommit="YES")
+
+    def _proof(self) -> str | None:
+        return THIS_TRANSACTION.format(autocommit="NO")
 
     def open_transactions(self, connection: Connection) -> OpenTransactions | None:
         # Of all databases: they share one purge. The view's times are in the zone of the server's host, not the session's;

@@ -12,7 +12,7 @@ from sqlalchemy import URL, BigInteger, ColumnElement, Connection, Executable, T
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError
 
-from app.db.dialects.base import DDL_LOCK_SECONDS, Dialect, Fault, OpenTransactions
+from app.db.dialects.base import DDL_LOCK_SECONDS, Dialect, Fault, OpenTransactions, TransactionGuard
 
 log = structlog.get_logger("tenure.db")
 
@@ -37,8 +37,25 @@ FROM (
 """
 
 
+# For each statement, not for each row: the default of a serial column is taken before, and every 32nd gives the transaction its
+# number. Not by `now() = statement_timestamp()`: each message of the extended protocol has a time of its own.
+GUARD = """
+CREATE OR REPLACE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog AS $guard$
+BEGIN
+  IF pg_current_xact_id_if_assigned() IS NULL THEN
+    RAISE EXCEPTION USING ERRCODE = '45000',
+      MESSAGE = '{name}: this INSERT stands outside of a transaction, or before any change of it',
+      HINT = 'Make your own change first, and this INSERT in the same transaction; or: tenure outbox guard off.';
+  END IF;
+  RETURN NULL;
+END $guard$
+"""
+COUNT_TRIGGERS = "SELECT count(*) FROM pg_trigger WHERE tgrelid = '{table}'::regclass AND tgname = '{name}'"
+
+
 class PostgreSQL(Dialect):
     name = "postgresql"
+    triggers_see_transactions = True
     transactional_ddl = True
     waits_without_end = True
 
@@ -117,6 +134,17 @@ class PostgreSQL(Dialect):
         return statement.on_conflict_do_update(
             index_elements=list(table.primary_key),
             set_={name: table.c[name] + statement.excluded[name] for name in sums},
+        )
+
+    def transaction_guard(self, name: str, table: str) -> TransactionGuard:
+        return TransactionGuard(
+            create=(
+                GUARD.format(name=name),
+                f"CREATE TRIGGER {name} BEFORE INSERT ON {table} FOR EACH STATEMENT EXECUTE FUNCTION {name}()",
+            ),
+            drop=(f"DROP FUNCTION IF EXISTS {name}() CASCADE",),
+            count=COUNT_TRIGGERS.format(table=table, name=name),
+            refuses="an INSERT before which its transaction has changed and locked nothing",
         )
 
     def open_transactions(self, connection: Connection) -> OpenTransactions | None:
