@@ -97,11 +97,12 @@ def test_exit_codes_over_http_tell_what_went_wrong(service: ServiceProcess, admi
     assert (both.returncode, "not both" in both.stderr) == (2, True)
 
 
-@pytest.mark.parametrize("age", ["30", "d", "30x", "30 d", "-1d", "1.5h", "0s", "99999999999d", "٣d"])
-def test_a_malformed_age_exits_2_and_touches_nothing(migrated_url: str, age: str) -> None:
-    wrong = run_tenure(*CREATE, "--direct", "--role", "admin", f"--expires-in={age}", database_url=migrated_url)
-    assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert "--expires-in" in wrong.stderr
+@pytest.mark.engines("sqlite")  # which database is not even looked at
+def test_a_malformed_age_exits_2_and_touches_nothing(migrated_url: str) -> None:
+    for age in ("30", "d", "30x", "30 d", "-1d", "1.5h", "0s", "99999999999d", "٣d"):
+        wrong = run_tenure(*CREATE, "--direct", "--role", "admin", f"--expires-in={age}", database_url=migrated_url)
+        assert (wrong.returncode, wrong.stdout) == (2, ""), age
+        assert "--expires-in" in wrong.stderr
     assert made(run_tenure("keys", "list", "--direct", "--json", database_url=migrated_url))["items"] == []
 
 

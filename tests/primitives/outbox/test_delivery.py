@@ -342,7 +342,7 @@ async def test_messages_of_one_key_arrive_in_order_also_through_retries(service:
 
 async def test_a_destination_that_fails_again_and_again_is_left_alone(service: Service) -> None:
     async with serving(answering(429)) as peer:
-        await set_up(service, peer, backoff_seconds=[3600])
+        await set_up(service, peer, backoff_seconds=[3600], delivery={"max_in_flight": 1})
         for _ in range(TRIPS_AFTER + 3):
             await record(service)
         couriers = await refresh(service)
