@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from sqlalchemy import NullPool, create_engine, make_url
 from sqlalchemy.exc import DBAPIError
 
 from tests.e2e.process import ServiceProcess, run_tenure
-from tests.servers import Engine
 
 SERVERS = pytest.mark.engines("mariadb", "mysql", "postgresql")
 INTENT = "INSERT INTO tenure_outbox (message_key, type, destination, payload) VALUES ('k', 't', 'd', '1')"
@@ -68,18 +69,63 @@ def test_a_server_that_does_not_watch_transactions_is_told_of(migrated_url: str)
     assert "was not put on" in done.stderr
 
 
-@pytest.mark.engines("mariadb", "mysql")
-def test_an_account_without_the_right_is_told_so(server: Engine, migrated_url: str) -> None:
-    """It may do with the tables what the service does, and no more."""
-    database = make_url(migrated_url).database
-    admin = create_engine(migrated_url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
-    own = make_url(migrated_url).set(username="plain", password="plain").render_as_string(hide_password=False)
-    with admin.connect().execution_options(no_parameters=True) as connection:
-        connection.exec_driver_sql("CREATE USER 'plain'@'%' IDENTIFIED BY 'plain'")
-        connection.exec_driver_sql(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.* TO 'plain'@'%'")
+@contextmanager
+def account(url: str, *rights: str) -> Iterator[str]:
+    """The URL of one more account, which has these rights."""
+    engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+    server = make_url(url).get_backend_name()
+    made, gone = {
+        "mysql": (["CREATE USER 'plain'@'%' IDENTIFIED BY 'plain'"], ["DROP USER 'plain'@'%'"]),
+        "postgresql": (["CREATE ROLE plain LOGIN"], ["DROP OWNED BY plain", "DROP ROLE plain"]),
+    }[server]
+    with engine.connect().execution_options(no_parameters=True) as connection:
         try:
-            done = run_tenure("outbox", "guard", "on", database_url=own)
+            for statement in (*made, *(f"GRANT {one}" for one in rights)):
+                connection.exec_driver_sql(statement)
+            yield make_url(url).set(username="plain", password="plain").render_as_string(hide_password=False)
         finally:
-            connection.exec_driver_sql("DROP USER 'plain'@'%'")
+            for statement in gone:
+                connection.exec_driver_sql(statement)
+
+
+def of_the_service(url: str) -> str:
+    """The rights that the service itself needs, on MariaDB and MySQL."""
+    return f"SELECT, INSERT, UPDATE, DELETE ON {make_url(url).database}.* TO 'plain'@'%'"
+
+
+@pytest.mark.engines("mariadb", "mysql")
+def test_an_account_without_the_right_is_told_so(migrated_url: str) -> None:
+    with account(migrated_url, of_the_service(migrated_url)) as plain:
+        done = run_tenure("outbox", "guard", "on", database_url=plain)
     assert (done.returncode, done.stdout) == (1, "")
     assert "has not the rights" in done.stderr
+
+
+@pytest.mark.engines("postgresql")
+def test_who_does_not_own_the_table_is_told_so(migrated_url: str) -> None:
+    rights = (
+        "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO plain",
+        "CREATE ON SCHEMA public TO plain",
+    )
+    with account(migrated_url, *rights) as plain:
+        done = run_tenure("outbox", "guard", "on", database_url=plain)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "has not the rights" in done.stderr
+
+
+@pytest.mark.engines("mariadb", "mysql")
+def test_the_rights_that_the_documentation_names_are_enough(engine_name: str, migrated_url: str) -> None:
+    rights = [
+        of_the_service(migrated_url),
+        f"TRIGGER ON {make_url(migrated_url).database}.tenure_outbox TO 'plain'@'%'",
+    ]
+    if engine_name == "mysql":
+        rights.append("SELECT ON performance_schema.events_transactions_current TO 'plain'@'%'")
+    with account(migrated_url, *rights) as plain:
+        try:
+            done = run_tenure("outbox", "guard", "on", database_url=plain)
+            assert done.returncode == 0, done.stderr
+            with pytest.raises(DBAPIError, match="tenure outbox guard off"):
+                insert(migrated_url)
+        finally:
+            assert run_tenure("outbox", "guard", "off", database_url=plain).returncode == 0

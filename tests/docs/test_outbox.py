@@ -343,6 +343,17 @@ def test_no_example_is_left_out() -> None:
     ]  # fmt: skip
 
 
+def test_every_column_of_a_producer_is_told_of_and_granted() -> None:
+    own = {"id", "state", "reason", "recorded_at"}
+    columns = [column.name for column in outbox.c if column.name not in own]
+    section = (ROOT / PAGE).read_text().split("\n### Columns\n")[1].split("\n### ")[0]
+    first_cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    assert sorted(re.findall(r"`(\w+)`", " ".join(first_cells))) == sorted(columns)
+    for engine in SERVER_NAMES:
+        (granted,) = re.findall(r"INSERT \((.*?)\)", " ".join(sql("Rights", engine)), re.DOTALL)
+        assert sorted(name.strip() for name in granted.split(",")) == sorted(columns)
+
+
 def test_the_lock_of_the_node_packages_names_no_registry() -> None:
     lock = json.loads((NODE / "package-lock.json").read_text())
     assert lock["packages"]["node_modules/mysql2"]["version"] == "3.24.6"
