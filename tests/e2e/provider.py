@@ -13,11 +13,14 @@ from tests.e2e.process import eventually
 
 
 class Provider:
-    """`received` counts calls by their message key. `hold`: answers wait until it is released; `status` is what they say."""
+    """`received` counts calls by their message key. `hold`: answers wait until it is released; `status` and `answer` are
+    what they say. Questions about prepared and unknown messages are counted as `check` and `inquiry`.
+    """
 
     def __init__(self) -> None:
         self.received: Counter[str] = Counter()
         self.status = 200
+        self.answer = b""
         self.released = threading.Event()
         self.released.set()
         self._lock = threading.Lock()
@@ -26,13 +29,20 @@ class Provider:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 self.rfile.read(int(self.headers["content-length"]))
+                self._answer(self.headers["idempotency-key"] or "inquiry")
+
+            def do_GET(self) -> None:
+                self._answer("check")
+
+            def _answer(self, key: str) -> None:
                 with provider._lock:
-                    provider.received[self.headers["idempotency-key"]] += 1
+                    provider.received[key] += 1
                 provider.released.wait(60)
                 try:
                     self.send_response(provider.status)
-                    self.send_header("content-length", "0")
+                    self.send_header("content-length", str(len(provider.answer)))
                     self.end_headers()
+                    self.wfile.write(provider.answer)
                 except OSError:
                     pass  # whoever called has been killed
 
