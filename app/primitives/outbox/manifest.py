@@ -41,6 +41,7 @@ from app.runtime.runtime import Runtime
 LANES = (
     LaneSpec("outbox.record", record, "enqueue", most_items=1000),
     LaneSpec("outbox.decide", decide, "enqueue", most_items=1000),
+    LaneSpec("outbox.undecided", checks.any_due, "read", reads=True),
     LaneSpec("outbox.check_take", checks.take, "sweep", most_items=1),
     LaneSpec("outbox.check_tell", checks.tell, "sweep"),
     LaneSpec("outbox.claim", claim, "claim"),
@@ -51,6 +52,7 @@ LANES = (
     LaneSpec("outbox.find", finding.find, "settle"),
     LaneSpec("outbox.give_back_doubts", finding.give_back, "settle"),
     LaneSpec("outbox.peek_doubts", finding.peek, "read", reads=True),
+    LaneSpec("outbox.doubting", inquiries.any_open, "read", reads=True),
     LaneSpec("outbox.inquire", inquiries.take, "sweep", most_items=1),
     LaneSpec("outbox.inquired", inquiries.tell, "sweep"),
     LaneSpec("outbox.inquire_by_job", inquiries.enqueue, "sweep", most_items=1),
@@ -107,13 +109,16 @@ async def _deliver(runtime: Runtime) -> float | None:
 
 async def _check(runtime: Runtime) -> float | None:
     """Ask producers about prepared messages whose time has passed."""
-    asking: Checks = runtime.state("outbox.checks")
-    await asking.ask()
+    if await runtime.lane("outbox.undecided").submit(None):
+        asking: Checks = runtime.state("outbox.checks")
+        await asking.ask()
     return None
 
 
 async def _reconcile(runtime: Runtime) -> float | None:
     """Open doubts whose pause is over, and ask about those for which the service itself finds out."""
+    if not await runtime.lane("outbox.doubting").submit(None):
+        return None
     batch = sweep.Batch()
     looked_at = await runtime.lane("outbox.doubts_due").submit(batch)
     enqueued = await runtime.lane("outbox.inquire_by_job").submit(batch)
@@ -191,7 +196,7 @@ def wire(runtime: Runtime) -> None:
         return later
 
     couriers, asking = Couriers(runtime), Checks(runtime)
-    inquiring = Inquiries(runtime, couriers)
+    inquiring = Inquiries(runtime)
     runtime.keep("outbox.checks", asking)
     runtime.keep("outbox.inquiries", inquiring)
     runtime.before_stop += [asking.stop, inquiring.stop]

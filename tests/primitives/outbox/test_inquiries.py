@@ -214,6 +214,29 @@ async def test_a_destination_is_asked_with_a_signature_and_its_verdict_counts(se
         assert (told["message"]["id"], told["message"]["message_key"], told["asked"]) == (message_id, "k", 1)
 
 
+async def test_nobody_is_asked_unsigned_where_the_secret_cannot_be_read(database: Database) -> None:
+    async with serving(saying(b'{"verdict": "sent"}')) as peer:
+        async with running(database, **SETTINGS) as service:
+            delivery = {"mode": "http", "url": peer.url(path="/never"), "signing_secret": SECRET}
+            await put(service, "e", delivery=delivery, reconcile={"mode": "http", "url": peer.url()})
+            await service.put("/v1/outbox/destinations/e", {"reconcile": {"mode": "manual"}}, status=200)
+            message_id = await doubt(service, "e")
+            await service.put(
+                "/v1/outbox/destinations/e", {"reconcile": {"mode": "http", "url": peer.url()}}, status=200
+            )
+        lost = SETTINGS | {"encryption_keys": [base64.b64encode(secrets.token_bytes(32)).decode()]}
+        async with running(database, **lost) as service:
+            await ask(service)
+            found = await get(service, message_id)
+            assert (found["state"], found["reconciliation"]["asked"]) == ("unknown", 0)
+            assert peer.connections == 0
+        async with running(database, **SETTINGS) as service:
+            service.move(60)
+            await ask(service)
+            assert (await get(service, message_id))["state"] == "sent"
+            assert b"webhook-signature" in peer.requests[0].lower()
+
+
 async def test_destinations_that_hang_lie_and_fail_hold_up_nobody_and_end_with_an_operator(database: Database) -> None:
     bad = [
         answering(500),

@@ -14,9 +14,10 @@ from app.ids import id_text
 from app.outgoing.client import Outgoing
 from app.outgoing.replies import Call
 from app.outgoing.signatures import parse_secret, sign
-from app.primitives.outbox.delivery.couriers import Couriers
-from app.primitives.outbox.model.finding import Inquiry, read_reply
+from app.outgoing.vault import Vault
+from app.primitives.outbox.model.finding import Inquiry, read_reply, unasked
 from app.primitives.outbox.ops.inquiries import Take, Told
+from app.primitives.outbox.ops.secrets import UNREADABLE, opened
 from app.runtime.runtime import Runtime
 
 log = structlog.get_logger("tenure.outbox.inquiries")
@@ -29,7 +30,6 @@ class Inquiries:
     """The inquiries of this process. One that hangs holds up no other: each is a task of its own."""
 
     runtime: Runtime
-    couriers: Couriers
     under_way: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def ask(self) -> int:
@@ -51,22 +51,29 @@ class Inquiries:
             log.error("inquiry_failed", error=type(fault).__name__, exc_info=fault)
 
     async def _ask(self, inquiry: Inquiry) -> None:
-        outgoing: Outgoing = self.runtime.state("outgoing")
-        fields = {"content-type": "application/json", "accept": "application/json", **self._signed(inquiry)}
-        timeout = self.runtime.settings.outbox_ask_timeout_seconds
-        reply = await outgoing.send(Call("POST", inquiry.url, fields, inquiry.body, timeout))
-        reading = read_reply(reply, inquiry.url)
+        try:
+            signed = self._signed(inquiry)
+        except UNREADABLE as fault:
+            reading = unasked(f"the secrets of the destination cannot be read: {fault}")
+        else:
+            fields = {"content-type": "application/json", "accept": "application/json", **signed}
+            timeout = self.runtime.settings.outbox_ask_timeout_seconds
+            outgoing: Outgoing = self.runtime.state("outgoing")
+            reading = read_reply(
+                await outgoing.send(Call("POST", inquiry.url, fields, inquiry.body, timeout)), inquiry.url
+            )
         with suppress(Refusal):  # the database is away, or this process ends: it is asked again
             await self.runtime.lane("outbox.inquired").submit(Told(inquiry, reading))
         log.info(
             "inquired", destination=inquiry.destination, message_id=id_text(inquiry.id), verdict=reading.verdict,
-            status=reply.status, fault=reply.reason or None,
+            reached=reading.reached,
         )  # fmt: skip
 
     def _signed(self, inquiry: Inquiry) -> dict[str, str]:
         """As deliveries to this destination are, where it has a secret. Its own headers are for its own URL alone."""
-        courier, now = self.couriers.by_name.get(inquiry.destination), self.runtime.clock.now()
-        secrets = courier.secrets.signing_at(now) if courier is not None else ()
+        vault: Vault = self.runtime.state("vault")
+        now = self.runtime.clock.now()
+        secrets = opened(vault, inquiry.destination, inquiry.sealed).signing_at(now)
         if not secrets:
             return {}
         return sign([parse_secret(one) for one in secrets], id_text(inquiry.id), now // MICROS, inquiry.body)

@@ -78,13 +78,14 @@ def finding_digest(verdict: Verdict | None, evidence: bytes, reference: str | No
 
 @dataclass(frozen=True, slots=True)
 class Inquiry:
-    """What is asked about one message. `fence` is that of the question's own reservation."""
+    """What is asked about one message. `fence` is that of the question's own reservation; `sealed`: the destination's secrets."""
 
     id: bytes
     fence: int
     destination: str
     url: str
     body: bytes
+    sealed: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,11 @@ def body_of(message: Message, payload: bytes, unknown_since: int, asked: int) ->
             "asked": asked,
         }
     )
+
+
+def unasked(why: str) -> Reading:
+    """Nobody was asked, for a reason of ours."""
+    return Reading(None, _encode({"fault": why}), reached=False)
 
 
 def read_reply(reply: Reply, url: str) -> Reading:

@@ -49,6 +49,11 @@ class Told:
     answer: Answer
 
 
+def any_due(tx: Tx, _command: None) -> bool:
+    """Whether there is anything to ask about, without a lock."""
+    return due.any_due(tx, State.PREPARED)
+
+
 def take(tx: Tx, commands: Sequence[Take]) -> list[tuple[Question, ...]]:
     """Prepared messages whose time has passed: those that can be asked about, the longest due first. The others are left to an
     operator. Guarantee: time that has not passed costs nothing of the budget, and neither does being taken.

@@ -47,13 +47,20 @@ class Told:
     reading: Reading
 
 
+def any_open(tx: Tx, _command: None) -> bool:
+    """Whether there is any unknown message: where there is none, which is the rule, nothing else is looked at."""
+    return store.any_doubts(tx)
+
+
 def take(tx: Tx, commands: Sequence[Take]) -> list[tuple[Inquiry, ...]]:
     """open -> held for unknown messages of destinations that are asked over HTTP. Being taken costs nothing of the budget."""
     lease = micros(tx.host.settings.outbox_ask_timeout_seconds) + BEYOND_CALL
     taken = _take(tx, ReconcileMode.HTTP, commands[0].most, {"due_at": tx.now + lease, "lease_micros": lease})
+    names = sorted({one.name for one in taken.values()})
+    sealed = {row.name: row.sealed for row in flow_store.select_destinations(tx, names)} if names else {}
     given = tuple(
-        Inquiry(message_id, doubt.fence, destination.name, destination.reconcile.url or "", body)
-        for message_id, doubt, destination, body in _bodies(tx, taken)
+        Inquiry(message_id, doubt.fence, one.name, one.reconcile.url or "", body, sealed.get(one.name))
+        for message_id, doubt, one, body in _bodies(tx, taken)
     )
     return [given, *(() for _ in commands[1:])]
 

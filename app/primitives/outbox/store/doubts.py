@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import bindparam, delete, func, insert, select, update
+from sqlalchemy import bindparam, delete, func, insert, literal, select, update
 
 from app.db.tx import Tx
 from app.primitives.outbox.model.states import Doubt
@@ -39,6 +39,10 @@ def lock_doubts(tx: Tx, ids: Sequence[bytes]) -> Rows:
     """By primary key, ascending, waiting for whoever holds them."""
     query = select(doubts).where(doubts.c.message_id.in_(IDS)).order_by(doubts.c.message_id)
     return tx.conn.execute(tx.dialect.lock(query), {"ids": list(ids)}).all()
+
+
+def any_doubts(tx: Tx) -> bool:
+    return tx.conn.execute(select(literal(1)).select_from(doubts).limit(1)).first() is not None
 
 
 # -- what is open ----------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, literal, select, update
 
 from app.db.tx import Tx
 from app.primitives.outbox.model.states import State
@@ -23,6 +23,12 @@ def lock_due(tx: Tx, state: State, most: int) -> Rows:
         .limit(most)
     )
     return tx.conn.execute(tx.dialect.lock_free(tx.dialect.force_index(query, messages, DUE_INDEX))).all()
+
+
+def any_due(tx: Tx, state: State) -> bool:
+    """One look at the due index."""
+    query = select(literal(1)).where(messages.c.state == int(state), messages.c.due_at <= tx.now).limit(1)
+    return tx.conn.execute(tx.dialect.force_index(query, messages, DUE_INDEX)).first() is not None
 
 
 def update_promoted(tx: Tx, ids: Sequence[bytes]) -> int:
