@@ -29,6 +29,7 @@ def test_a_good_installation_passes_every_check(engine_name: str, migrated_url: 
     assert engine_name in str(checks["database"]["figure"])
 
 
+@pytest.mark.engines("sqlite")
 def test_the_table_is_lines_with_tabs_in_a_pipe(migrated_url: str) -> None:
     lines = run_tenure("check", database_url=migrated_url).stdout.splitlines()
     assert lines[0].split("\t") == ["check", "status", "figure", "what was seen"]

@@ -14,8 +14,8 @@ from sqlalchemy import NullPool, create_engine
 
 from tests.e2e.process import ROOT, ServiceProcess, environment, eventually, run_tenure
 
-# a skin over verbs that are tested on every engine: an embedded database and a server are enough for what is its own
-pytestmark = pytest.mark.engines("sqlite", "mariadb")
+# a skin over calls that are tested on every engine: which one is behind them it cannot see
+pytestmark = pytest.mark.engines("sqlite")
 
 NOBODY = "01900000-0000-7000-8000-000000000000"
 
@@ -154,7 +154,6 @@ UNASKED = [
 ]
 
 
-@pytest.mark.engines("sqlite")
 def test_what_is_wrong_ends_with_its_code_and_a_sentence(service: ServiceProcess) -> None:
     for code, arguments in WRONG:
         done = tenure(service, *arguments)
@@ -201,7 +200,6 @@ def test_ended_messages_are_forgotten(service: ServiceProcess) -> None:
     assert [one["message_key"] for one in said(service, "list")["items"]] == ["b"]
 
 
-@pytest.mark.engines("sqlite")
 def test_without_a_terminal_nothing_is_done_unasked(service: ServiceProcess) -> None:
     dead(service, "a")
     for arguments in UNASKED:
@@ -211,7 +209,6 @@ def test_without_a_terminal_nothing_is_done_unasked(service: ServiceProcess) -> 
     assert said(service, "stats")["totals"]["dead"] == 1
 
 
-@pytest.mark.engines("sqlite")
 @pytest.mark.parametrize(("answer", "code", "left"), [("n\n", 1, 1), ("y\n", 0, 0)])
 def test_on_a_terminal_it_asks(service: ServiceProcess, answer: str, code: int, left: int) -> None:
     dead(service, "a")
