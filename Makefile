@@ -9,9 +9,9 @@ UV     := 0.13.9
 # Narrow a test run:  make test ENGINES=sqlite ARGS="tests/db -k retry"
 ENGINES ?= $(TENURE_TEST_ENGINES)
 ARGS    ?=
-# Test processes; each has servers of its own. One more than processors, for much of a test is waiting for a disk.
-# WORKERS=0 runs all in one, for a debugger
-WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 1) + 1)
+# Test processes; each has servers of its own. Two more than processors, for much of a test is waiting: for a disk, for a
+# time that must pass. WORKERS=0 runs all in one, for a debugger
+WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 1) + 2)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
