@@ -37,9 +37,12 @@ class Provider:
             def _answer(self, key: str) -> None:
                 with provider._lock:
                     provider.received[key] += 1
+                    status = provider.mood(key)
                 provider.released.wait(60)
+                if status is None:
+                    return
                 try:
-                    self.send_response(provider.status)
+                    self.send_response(status)
                     self.send_header("content-length", str(len(provider.answer)))
                     self.end_headers()
                     self.wfile.write(provider.answer)
@@ -52,6 +55,10 @@ class Provider:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+
+    def mood(self, key: str) -> int | None:
+        """The status for this call; None breaks it off without an answer."""
+        return self.status
 
     @property
     def url(self) -> str:
