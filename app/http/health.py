@@ -35,7 +35,7 @@ _WORST: tuple[Status, ...] = ("pass", "warn", "fail")
 router = thin_router(tags=["probes"])
 
 
-class CheckRead(Read):
+class HealthCheckRead(Read):
     """One thing that was looked at."""
 
     name: str = Field(examples=["database.write"])
@@ -51,7 +51,7 @@ class HealthRead(Read):
     status: str = Field(description="`pass`, `warn` or `fail`.")
     version: str
     output: str | None = Field(description="The first reason, for people.")
-    checks: list[CheckRead]
+    checks: list[HealthCheckRead]
 
 
 class Readiness:
