@@ -21,7 +21,7 @@ from app.primitives.contracts.ops.contracts import Check, Get, Listing, Put
 from app.primitives.contracts.ops.drift import HOUR_MICROS, Look
 from app.primitives.contracts.schemas import (
     CheckContracts,
-    CheckRead,
+    ContractCheckRead,
     ContractListRead,
     ContractPutRead,
     ContractRead,
@@ -100,7 +100,7 @@ async def list_contracts(call: Call[None, PageParams]) -> Answer:
     "/v1/contracts/check",
     name="check_contracts",
     requires=(Role.VIEWER, Role.PRODUCER),
-    answers=CheckRead,
+    answers=ContractCheckRead,
     response_description="The judgement.",
 )
 async def check_contracts(call: Call[CheckContracts]) -> Answer:

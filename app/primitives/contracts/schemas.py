@@ -131,7 +131,7 @@ class CountsRead(Read):
     excluded: int = Field(examples=[1])
 
 
-class CheckRead(Read):
+class ContractCheckRead(Read):
     """The judgement of a manifest."""
 
     ok: bool = Field(description="Nothing is new; strictly: and no paid debt is listed.", examples=[False])
