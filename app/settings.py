@@ -175,7 +175,7 @@ class Settings(BaseSettings):
     encryption_keys: _Secrets = Field(
         (),
         description="Keys for the secrets of destinations, each 32 random bytes in base64 (commas or JSON): the first encrypts, "
-        "all decrypt.",
+        "all decrypt. On SQLite `tenure serve` makes one beside the database (`….key`) if none is set.",
     )
 
     health_queue_depth: int = Field(10_000, ge=0, description="`/health` warns when more jobs wait in a queue.")

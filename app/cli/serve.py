@@ -11,6 +11,7 @@ import click
 import uvicorn
 
 from app import settings as settings_module
+from app.cli.keyfile import with_own_key
 from app.errors import StartupProblem
 from app.http.auth import is_loopback, refuse_open_bind
 from app.http.protocol import Protocol
@@ -35,7 +36,7 @@ def command(host: str | None, port: int | None, no_loops: bool) -> None:  # noqa
         click.echo(f"tenure: warning: {line}", err=True)
     set_up(settings.log_level, settings.log_format)
     listening = _listen(settings)  # first, for it is quick: a taken port is told before the database is touched
-    app = create_app(settings, loops=not no_loops)
+    app = create_app(with_own_key(settings), loops=not no_loops)
     open_door = not _has_keys(app.state.runtime)
     refuse_open_bind(settings, has_keys=not open_door)
     _greet(settings, listening.getsockname()[1], open_door=open_door)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event, make_url
@@ -31,6 +32,11 @@ def parse(text: str) -> URL:
             f"TENURE_DATABASE_URL names the driver {driver!r}; it must be {backend}+{ours}", exit_code=2
         )
     return url if driver == ours else url.set(drivername=f"{backend}+{ours}")
+
+
+def file_of(url: URL) -> Path | None:
+    """The file that the database at `url` is; None for a server. Asks nobody. Raises: StartupProblem as `recognise`."""
+    return dialects.for_url(url.get_backend_name()).file_of(url)
 
 
 def recognise(url: URL, *, sqlite_synchronous: str = "FULL") -> Dialect:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Any, Protocol
 
 from sqlalchemy import URL, ColumnElement, Connection, Executable, Select, Table, tuple_
@@ -76,6 +77,10 @@ class Dialect:
 
     def own(self, url: URL, purpose: str) -> Releasable | None:
         """Keep other processes out for as long as the result is held, where the database is one process's own."""
+        return None
+
+    def file_of(self, url: URL) -> Path | None:
+        """The file that the database is; None for a server."""
         return None
 
     def engine_options(self, url: URL) -> dict[str, Any]:

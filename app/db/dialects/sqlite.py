@@ -40,6 +40,9 @@ class SQLite(Dialect):
     def own(self, url: URL, purpose: str) -> Releasable:
         return sqlite_file.hold(self._file(url), purpose)
 
+    def file_of(self, url: URL) -> Path | None:
+        return self._file(url)
+
     def _file(self, url: URL) -> Path:
         name = url.database or ""
         if not name or ":memory:" in name or name.startswith("file:"):
