@@ -143,6 +143,9 @@ class Settings(BaseSettings):
         ge=0,
         description="How long an ended message and its key are kept, where its destination says nothing.",
     )
+    locks_retention_seconds: float = Field(
+        86_400.0, ge=0, description="How long a lock that nobody holds is listed; its fence is kept for ever."
+    )
     silent_after_seconds: float = Field(
         120.0, gt=0, description="A worker that beats but has not claimed for so long is `silent`."
     )

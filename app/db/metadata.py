@@ -22,6 +22,7 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 
+from app.holding import PAST_BYTES
 from app.settings import table_prefix
 
 PREFIX = table_prefix()
@@ -58,6 +59,7 @@ Id = _Bytes(16).with_variant(_Binary(16), *_MYSQL)  # a UUIDv7's bytes
 Digest = _Bytes(32).with_variant(_Binary(32), *_MYSQL)  # SHA-256
 Opaque = _Bytes().with_variant(_LongBlob(), *_MYSQL)  # bytes that the service never reads
 Key = _Bytes(255).with_variant(_VarBinary(255), *_MYSQL)  # a caller's key; identity is its bytes
+Past = _Bytes(PAST_BYTES).with_variant(_VarBinary(PAST_BYTES), *_MYSQL)  # `app.holding`
 Serial = Integer()
 Whole = Unbounded().with_variant(
     mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"), *_MYSQL

@@ -46,6 +46,15 @@ probes = Table(
     **TABLE_OPTIONS,
 )
 
+# For each kind of thing that is held: the highest fence of rows that were purged (`app.db.held`).
+fence_floors = Table(
+    named("fence_floors"),
+    metadata,
+    Column("kind", Name(32), primary_key=True),
+    Column("fence", Moment, nullable=False),
+    **TABLE_OPTIONS,
+)
+
 api_keys = Table(
     named("api_keys"),
     metadata,

@@ -24,7 +24,7 @@ from app.errors import DATABASE_UNAVAILABLE, OVERLOADED, Refusal
 log = structlog.get_logger("tenure.desk")
 
 ROUND_CLAIMS = 256
-POLL_FINDS = 64  # how many waiting claims one flow found by the poll calls up; a full round calls up more
+POLL_FINDS = 64  # how many waiting claims one flow found by the poll calls up, unless said; a full round calls up more
 
 
 class ClaimLike(Protocol):
@@ -78,6 +78,7 @@ class Desk:
     capacity: int
     deadline_seconds: float
     draining: asyncio.Event
+    poll_finds: int = POLL_FINDS
     _waiting: dict[_Waiting, None] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=itertools.count)
     _places: Counter[Hashable] = field(default_factory=Counter)
@@ -253,7 +254,7 @@ class Desk:
                 log.error("desk_poll_failed", error=type(error).__name__, exc_info=error)
             else:
                 if flows:
-                    self.wake(dict.fromkeys(flows, POLL_FINDS))
+                    self.wake(dict.fromkeys(flows, self.poll_finds))
 
     async def _drain(self) -> None:
         """When the process is told to end, every waiting claim is answered empty at once."""

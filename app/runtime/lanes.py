@@ -29,13 +29,15 @@ class LaneSpec:
     """One lane, as a primitive's manifest declares it.
 
     `crew` names the threads that serve it; crews keep renewals apart from claims, and sweeps from both. `reads` lanes run
-    one command at a time on a reading connection. `most_items` and `most_bytes` bound one transaction.
+    on a reading connection, one command at a time, or with `together` all that wait (their op takes many commands, as a
+    writing one does). `most_items` and `most_bytes` bound one transaction.
     """
 
     name: str
     op: Op | Callable[..., Any]
     crew: str
     reads: bool = False
+    together: bool = False
     most_items: int = 500
     most_bytes: int = 4 * 1024 * 1024
 
@@ -123,7 +125,7 @@ class Lane:
         """The next batch; the crew's lock is held. At least one item, however heavy."""
         batch: list[_Item] = []
         weight = size = 0
-        most = 1 if self.spec.reads else self.spec.most_items
+        most = 1 if self.spec.reads and not self.spec.together else self.spec.most_items
         while self.waiting and (
             not batch
             or (weight + self.waiting[0].weight <= most and size + self.waiting[0].size <= self.spec.most_bytes)
@@ -200,6 +202,8 @@ class Crew:
 
     def _run(self, spec: LaneSpec, commands: list[Any]) -> Sequence[Any]:
         try:
+            if spec.together:
+                return list(self._database.read(spec.op, commands))
             if spec.reads:
                 return [self._database.read(spec.op, commands[0])]
             return self._database.run(spec.op, commands)

@@ -69,6 +69,13 @@ EXPECTED: dict[str, set[Role] | None] = {
     "check_contracts": {P, V, O, A},
     "get_contract_drift": {V, O, A},
     "get_contract_schema": EVERYBODY,
+    # locks
+    "acquire_lock": {W, A},
+    "renew_lock": {W, A},
+    "release_lock": {W, A},
+    "verify_lock": {P, W, V, O, A},
+    "break_lock": {O, A},
+    "list_locks": {V, O, A},
     # outbox
     "put_destination": {O, A},
     "get_destination": {V, O, A},
