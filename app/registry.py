@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from app.primitives.audit.manifest import AUDIT
 from app.primitives.contracts.manifest import CONTRACTS
+from app.primitives.idempotency.manifest import IDEMPOTENCY
 from app.primitives.jobs.manifest import JOBS
 from app.primitives.keys.manifest import KEYS
 from app.primitives.locks.manifest import LOCKS
 from app.primitives.outbox.manifest import OUTBOX
 from app.runtime.primitive import Primitive
 
-PRIMITIVES: tuple[Primitive, ...] = (JOBS, OUTBOX, LOCKS, CONTRACTS, KEYS, AUDIT)
+PRIMITIVES: tuple[Primitive, ...] = (JOBS, OUTBOX, LOCKS, IDEMPOTENCY, CONTRACTS, KEYS, AUDIT)

@@ -76,6 +76,14 @@ EXPECTED: dict[str, set[Role] | None] = {
     "verify_lock": {P, W, V, O, A},
     "break_lock": {O, A},
     "list_locks": {V, O, A},
+    # idempotency
+    "check_key": {P, W, A},
+    "complete_key": {P, W, A},
+    "fail_key": {P, W, A},
+    "mark_key_unknown": {P, W, A},
+    "heartbeat_key": {P, W, A},
+    "reconcile_key": {W, O, A},
+    "list_keys": {V, O, A},
     # outbox
     "put_destination": {O, A},
     "get_destination": {V, O, A},

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.primitives.jobs.conftest import database, host, jobs, open_database, service
+from tests.primitives.jobs.conftest import host, jobs
 
-__all__ = ["database", "host", "jobs", "open_database", "service"]
+__all__ = ["host", "jobs"]

@@ -7,48 +7,20 @@ service   the whole service over HTTP, every answer held against its OpenAPI doc
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from app.db.database import Database
-from tests.primitives.locks.driving import Host, Locks
-from tests.service import Service, running
-
-
-@pytest.fixture
-def open_database() -> Iterator[Callable[[str], Database]]:
-    """Call it for a `Database`; it is shut down after the test. SQLite is not synced: these tests cut no power."""
-    opened: list[Database] = []
-
-    def open_(url: str) -> Database:
-        database = Database(url, sqlite_synchronous="NORMAL")
-        opened.append(database)
-        database.open()
-        return database
-
-    yield open_
-    for database in opened:
-        database.shutdown()
-
-
-@pytest.fixture
-def database(migrated_url: str, open_database: Callable[[str], Database]) -> Database:
-    return open_database(migrated_url)
+from tests.primitives.locks.driving import Locks, host
 
 
 @pytest.fixture
 def locks(database: Database) -> Locks:
-    return Locks(database, Host())
+    return Locks(database, host())
 
 
 @pytest.fixture
 def replica(migrated_url: str, open_database: Callable[[str], Database], locks: Locks) -> Callable[[], Locks]:
     """One more process on the same tables. It shares settings and token key, and nothing else."""
-    return lambda: Locks(open_database(migrated_url), Host(locks.host.settings))
-
-
-@pytest.fixture
-async def service(database: Database) -> AsyncIterator[Service]:
-    async with running(database) as one:
-        yield one
+    return lambda: Locks(open_database(migrated_url), host(locks.host.settings))

@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import secrets
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import select
-
-from app.access import ANONYMOUS, Caller
+from app.access import Caller
 from app.clock import micros
-from app.db.database import Database
-from app.db.tx import Tx
 from app.ids import new_id
 from app.primitives.locks.here import Here
 from app.primitives.locks.model import (
@@ -35,46 +28,19 @@ from app.primitives.locks.ops import control, sweep
 from app.primitives.locks.ops.acquire import acquire, attend, leave, peek
 from app.primitives.locks.ops.held import give_back, release, renew
 from app.settings import Settings
-from tests.primitives.outbox.driving import good, reason
+from tests.primitives.verbs import CALLER, Host, Verbs, good, reason
 
-__all__ = ["Host", "Locks", "good", "reason"]
+__all__ = ["Locks", "good", "host", "reason"]
 
-CALLER = Caller(ANONYMOUS, "request-1")
-TOKEN_KEY = secrets.token_bytes(32)
 _numbers = itertools.count(1)
 
 
-class Host:
-    """What an op needs of a process: settings, the token key, and its memory of the locks. Records what it is told."""
-
-    def __init__(self, settings: Settings | None = None) -> None:
-        self.settings = settings or Settings()
-        self.token_key = TOKEN_KEY
-        self.woken: list[dict[bytes, int]] = []
-        self.here = Here(wake=lambda names: self.woken.append(dict(names)))
-
-    def state(self, name: str) -> Any:
-        assert name == "locks"
-        return self.here
+def host(settings: Settings | None = None) -> Host:
+    return Host("locks", Here, settings)
 
 
-@dataclass
-class Locks:
+class Locks(Verbs):
     """The verbs of one process. What is refused is given as a value by the plural verbs, and raised by the others."""
-
-    database: Database
-    host: Host
-
-    def __post_init__(self) -> None:
-        self.database.host = self.host
-
-    @property
-    def now(self) -> int:
-        return self.database.clock.now()
-
-    def move(self, seconds: float) -> None:
-        """Move the database's time as this process sees it."""
-        self.database.clock.shift_micros += micros(seconds)
 
     def wanted(
         self,
@@ -156,25 +122,3 @@ class Locks:
 
     def purge(self, most: int = sweep.BATCH) -> int:
         return int(self.database.run(sweep.purge, [sweep.Batch(most)])[0])
-
-    def rows(self, table: Any, *where: Any) -> list[Any]:
-        """Rows of a table past every verb."""
-        found: list[Any] = self.database.read(lambda tx, _: tx.conn.execute(select(table).where(*where)).all(), None)
-        return found
-
-    def repeat(self, op: Callable[..., Any], *commands: Any) -> tuple[list[Any], list[Any]]:
-        """Run a unit whose COMMIT was done and whose answer was lost: what the first try gave, and what the second gives."""
-        memo: dict[Any, Any] = {}
-
-        def trying(*, repeated: bool) -> Callable[[Tx, Sequence[Any]], Sequence[Any]]:
-            def run(tx: Tx, given: Sequence[Any]) -> Sequence[Any]:
-                own = Tx(tx.conn, tx.dialect, tx.now, tx.host, tx.shift, repeated, memo)
-                outcomes = op(own, given)
-                if repeated:
-                    tx.after_commit.extend(own.after_commit)
-                return list(outcomes)
-
-            return run
-
-        first = self.database.run(trying(repeated=False), commands)
-        return list(first), list(self.database.run(trying(repeated=True), commands))

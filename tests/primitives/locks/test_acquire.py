@@ -77,7 +77,7 @@ def test_a_fence_survives_release_expiry_and_purge(locks: Locks) -> None:
 
 
 def test_a_purge_keeps_what_ended_a_moment_ago(locks: Locks) -> None:
-    locks.host.settings = locks.host.settings.model_copy(update={"locks_retention_seconds": 0.0})
+    locks.host.set(locks_retention_seconds=0.0)
     locks.release(locks.take())
     locks.move(30)
     assert locks.purge() == 0

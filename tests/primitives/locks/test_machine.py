@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 from hypothesis import strategies as st
@@ -15,7 +14,7 @@ from app.primitives.locks.model import Acquire, Acquired, InLine
 from app.primitives.locks.tables import lock_processes, lock_waiters
 from app.primitives.locks.tables import locks as locks_table
 from tests.primitives.jobs.test_machine import run
-from tests.primitives.locks.driving import Host, Locks, reason
+from tests.primitives.locks.driving import Locks, host, reason
 
 NAMES = ("a", "b")
 TTL = 20
@@ -44,9 +43,9 @@ class Machine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        empty(self.locks)
-        self.locks.database.host = self.locks.host = Host()
-        self.locks.host.settings = self.locks.host.settings.model_copy(update={"locks_retention_seconds": RETENTION})
+        self.locks.empty(lock_waiters, lock_processes, locks_table, fence_floors)
+        self.locks.database.host = self.locks.host = host()
+        self.locks.host.set(locks_retention_seconds=RETENTION)
         self.now = 0.0
         self.names = {name: Name() for name in NAMES}
 
@@ -176,15 +175,6 @@ class Machine(RuleBasedStateMachine):
     def nobody_else_holds(self) -> None:
         for name, one in self.names.items():
             assert self.locks.verify(name, 0).held == (one.held is not None)
-
-
-def empty(locks: Locks) -> None:
-    def delete(tx: Any, commands: Any) -> Any:
-        for table in (lock_waiters, lock_processes, locks_table, fence_floors):
-            tx.conn.execute(table.delete())
-        return commands
-
-    locks.database.run(delete, [None])
 
 
 @pytest.mark.engines("sqlite")

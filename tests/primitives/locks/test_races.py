@@ -128,7 +128,7 @@ def test_a_release_and_a_break_at_once_free_the_lock_once(locks: Locks, replica:
 def test_a_purge_and_acquires_at_once_never_give_a_fence_twice(locks: Locks, replica: Callable[[], Locks]) -> None:
     """The row of a free lock is deleted while others acquire it anew."""
     sweeper, other = replica(), replica()
-    sweeper.host.settings = sweeper.host.settings.model_copy(update={"locks_retention_seconds": 0.0})
+    sweeper.host.set(locks_retention_seconds=0.0)
     done = threading.Event()
     fences: list[int] = []
 
@@ -151,7 +151,7 @@ def test_a_purge_and_acquires_at_once_never_give_a_fence_twice(locks: Locks, rep
 
     # both see a clock on which every row that is free has been so for long
     for process in (sweeper, other):
-        process.host.settings = process.host.settings.model_copy(update={"locks_retention_seconds": -3600.0})
+        process.host.set(locks_retention_seconds=-3600.0)
     together(acting, sweeping, seconds=SECONDS * 2)
     for place in range(3):
         own = fences[place::3]
