@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import signal
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import httpx
@@ -20,6 +21,7 @@ from app.runtime.runtime import Runtime
 from app.settings import Settings
 
 PROBLEM = "application/problem+json"
+SECONDS = 60.0
 DOCUMENT = "urn:tenure:openapi"
 
 
@@ -101,6 +103,14 @@ class Service:
         changed: int = await self.runtime.lane(lane).submit(Batch())
         return changed
 
+    async def at_desk(self, name: str, calls: int) -> None:
+        """Return once so many calls wait at this desk."""
+
+        async def they_wait() -> bool:
+            return len(self.runtime.desks[name]) >= calls
+
+        await until(they_wait)
+
     async def post(self, path: str, body: Any = None, *, status: int | None = None, **options: Any) -> Any:
         """POST and give the JSON answer; `status`, if given, is what the answer must have."""
         return self._checked(await self.client.post(path, json={} if body is None else body, **options), status)
@@ -115,6 +125,15 @@ class Service:
         if status is not None:
             assert response.status_code == status, response.text
         return response.json()
+
+
+async def until(condition: Callable[[], Awaitable[Any]], seconds: float = SECONDS) -> Any:
+    """Ask again and again until it gives something true: a database and another process announce nothing."""
+    async with asyncio.timeout(seconds):
+        while not (found := await condition()):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.Event().wait(), 0.02)
+    return found
 
 
 _documents: list[dict[str, Any]] = []

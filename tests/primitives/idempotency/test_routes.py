@@ -24,12 +24,6 @@ async def say(service: Service, verb: str, owned: Any, status: int = 200, **fiel
     return await service.post(f"/v1/idempotency/{verb}", body, status=status)
 
 
-async def at_the_desk(service: Service, calls: int) -> None:
-    """Return once so many calls wait."""
-    while len(service.runtime.desks["idempotency"]) < calls:
-        await service.get("/livez")
-
-
 async def test_the_life_of_a_key(service: Service) -> None:
     owned = await check(service, lease_seconds=30)
     assert owned["outcome"] == "acquired"
@@ -118,7 +112,7 @@ async def test_failures_and_doubts_are_told(service: Service) -> None:
 async def test_a_waiting_check_is_told_as_soon_as_the_work_is_done(service: Service) -> None:
     owned = await check(service)
     waiting = [asyncio.create_task(check(service, wait_seconds=30)) for _ in range(5)]
-    await at_the_desk(service, 5)
+    await service.at_desk("idempotency", 5)
     await say(service, "complete", owned, result="done")
     told = await asyncio.gather(*waiting)
     assert [(one["outcome"], one["result"]) for one in told] == [("replay", "done")] * 5
@@ -127,7 +121,7 @@ async def test_a_waiting_check_is_told_as_soon_as_the_work_is_done(service: Serv
 async def test_a_key_that_is_reopened_goes_to_one_of_those_who_wait(service: Service) -> None:
     owned = await check(service)
     waiting = [asyncio.create_task(check(service, wait_seconds=0.5)) for _ in range(3)]
-    await at_the_desk(service, 3)
+    await service.at_desk("idempotency", 3)
     await say(service, "fail", owned, category="db_down", retry=True)
     told = await asyncio.gather(*waiting)
     assert sorted(one["outcome"] for one in told) == ["acquired", "in_progress", "in_progress"]

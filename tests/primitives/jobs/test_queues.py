@@ -179,10 +179,7 @@ async def test_a_claim_that_waits_gets_the_work_when_its_queue_goes_on(service: 
     claim = asyncio.create_task(
         service.post("/v1/jobs/claim", {"queues": ["mail"], "worker": "w", "wait_seconds": 30}, status=200)
     )
-    for _ in range(100):
-        if len(service.runtime.desks["jobs"]):
-            break
-        await service.get("/livez", status=200)
+    await service.at_desk("jobs", 1)
     await service.post("/v1/queues/mail/resume", {"reason": "up"}, status=200)
     assert len((await asyncio.wait_for(claim, 20))["jobs"]) == 1
 

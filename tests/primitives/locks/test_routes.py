@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.service import Service
+from tests.service import Service, until
 
 pytestmark = pytest.mark.anyio
 CLAIM = "claim-of-my-own-1234"
@@ -21,6 +21,16 @@ async def acquire(service: Service, name: str = "l", status: int | None = 200, *
 async def release(service: Service, held: Any, status: int = 200) -> Any:
     body = {"name": held["name"], "token": held["reservation"]["token"]}
     return await service.post("/v1/locks/release", body, status=status)
+
+
+async def in_line(service: Service, calls: int) -> None:
+    """Return once so many wait for the only lock."""
+
+    async def they_wait() -> bool:
+        (lock,) = (await service.get("/v1/locks", status=200))["items"]
+        return bool(lock["waiters"] >= calls)
+
+    await until(they_wait)
 
 
 async def test_the_life_of_a_lock(service: Service) -> None:
@@ -52,8 +62,7 @@ async def test_the_life_of_a_lock(service: Service) -> None:
 async def test_a_waiting_call_gets_the_lock_as_soon_as_it_is_released(service: Service) -> None:
     held = await acquire(service)
     waiting = [asyncio.create_task(acquire(service, owner=f"w{number}", wait_seconds=30)) for number in range(3)]
-    while (await service.get("/v1/locks"))["items"][0]["waiters"] < 3:
-        pass
+    await in_line(service, 3)
     for _ in range(3):
         await release(service, held)
         done, rest = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -73,8 +82,7 @@ async def test_a_wait_that_ends_is_told_who_has_the_lock(service: Service) -> No
 async def test_a_lease_that_ends_passes_the_lock_to_who_waits(service: Service) -> None:
     await acquire(service, ttl_seconds=5)
     waiting = asyncio.create_task(acquire(service, wait_seconds=30))
-    while not (await service.get("/v1/locks"))["items"][0]["waiters"]:
-        pass
+    await in_line(service, 1)
     service.move(6)
     assert (await waiting)["reservation"]["fence"] == 2
 

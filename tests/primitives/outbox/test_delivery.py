@@ -7,7 +7,6 @@ import base64
 import json
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ from app.primitives.outbox.model.destinations import Secrets, SigningSecret
 from app.primitives.outbox.tables import outbox_destinations, outbox_messages
 from tests.outgoing.peer import Connection, Peer, serving
 from tests.primitives.outbox.driving import Host, Outbox
-from tests.service import Service, running
+from tests.service import Service, running, until
 
 pytestmark = pytest.mark.anyio
 
@@ -41,15 +40,6 @@ SETTINGS: dict[str, Any] = {
 async def service(database: Database) -> AsyncIterator[Service]:
     async with running(database, **SETTINGS) as one:
         yield one
-
-
-async def until(condition: Callable[[], Awaitable[Any]]) -> Any:
-    """Ask again and again until it gives something true: a database and another process announce nothing."""
-    async with asyncio.timeout(SECONDS):
-        while not (found := await condition()):
-            with suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.Event().wait(), 0.02)
-    return found
 
 
 async def set_up(service: Service, peer: Peer, name: str = "d", *, path: str = "/hook", **fields: Any) -> None:

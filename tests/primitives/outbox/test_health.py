@@ -17,8 +17,8 @@ from app.primitives.outbox.delivery.couriers import Couriers
 from app.primitives.outbox.model.states import Doubt
 from app.primitives.outbox.tables import outbox, outbox_reconciliations
 from tests.outgoing.peer import serving
-from tests.primitives.outbox.test_delivery import SETTINGS, answering, record, set_up, until
-from tests.service import Service, running
+from tests.primitives.outbox.test_delivery import SETTINGS, answering, record, set_up
+from tests.service import Service, running, until
 
 pytestmark = pytest.mark.anyio
 

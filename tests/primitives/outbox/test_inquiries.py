@@ -16,8 +16,8 @@ from standardwebhooks.webhooks import Webhook
 from app.db.database import Database
 from app.primitives.outbox.delivery.inquiries import Inquiries
 from tests.outgoing.peer import Connection, Peer, serving
-from tests.primitives.outbox.test_delivery import answering, hang, reset_after_the_request, until
-from tests.service import Service, running
+from tests.primitives.outbox.test_delivery import answering, hang, reset_after_the_request
+from tests.service import Service, running, until
 
 pytestmark = pytest.mark.anyio
 
