@@ -52,13 +52,18 @@ def responses_of(
     return found
 
 
+def bare_responses(bare: Mapping[int, str] | None) -> dict[int | str, dict[str, Any]]:
+    """Answers without a content, such as 304."""
+    return {status: {"description": text} for status, text in (bare or {}).items()}
+
+
 def with_headers(
     responses: dict[int | str, dict[str, Any]], status: int, headers: Mapping[str, str] | None
 ) -> dict[int | str, dict[str, Any]]:
     """The same, with headers that each success may carry (name -> description). `status`: the route's own success."""
     if headers:
         told = {name: {"description": text, "schema": {"type": "string"}} for name, text in headers.items()}
-        for success in {status, *(other for other in responses if isinstance(other, int) and other < 300)}:
+        for success in {status, *(other for other in responses if isinstance(other, int) and other < 400)}:
             responses.setdefault(success, {})["headers"] = told
     return responses
 

@@ -48,12 +48,13 @@ from app.http.auth import identify
 from app.http.bodies import check_content_type, read_body
 from app.http.call import Answer, Call, runtime_of
 from app.http.queries import parse_query
-from app.http.refusals import responses_of, with_headers
+from app.http.refusals import bare_responses, responses_of, with_headers
 from app.jsontext import IdText, parse, refusal_of
 
 __all__ = ["OPEN", "Answer", "Call", "ThinRoute", "ThinRouter", "runtime_of", "thin_router"]
 
 Handler = Callable[[Call[Any, Any]], Awaitable[Answer]]
+NOT_MODIFIED = 304
 OPEN: tuple[Role, ...] = ()
 """Declares that a route needs no key."""
 
@@ -111,7 +112,11 @@ class Thin:
         """Answer one request over ASGI."""
         _, answer = await self.call(scope, receive, parameters)
         body = answer.content if type(answer.content) is bytes else _encode(answer.content)
-        headers = [(b"content-type", answer.media_type.encode()), (b"content-length", b"%d" % len(body))]
+        headers = []
+        if (
+            answer.status != NOT_MODIFIED
+        ):  # the headers of a content that is not sent would have to be those of the whole
+            headers += [(b"content-type", answer.media_type.encode()), (b"content-length", b"%d" % len(body))]
         if answer.headers:
             headers.extend(
                 (name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers.items()
@@ -166,6 +171,7 @@ class ThinRouter(APIRouter):
         status_code: int = 200,
         refuses: Sequence[Code] = (),
         also: Mapping[int, str] | None = None,
+        bare: Mapping[int, str] | None = None,
         path_types: Mapping[str, Any] | None = None,
         summary: str | None = None,
         response_description: str = "Done.",
@@ -173,8 +179,8 @@ class ThinRouter(APIRouter):
         media_type: str = "application/json",
         include_in_schema: bool = True,
     ) -> Callable[[Handler], Handler]:
-        """Register a handler. `also` describes further success statuses; `refuses` names the codes of this route's own.
-        `headers`: what a success may carry besides the usual, by name with a description.
+        """Register a handler. `also` describes further success statuses, `bare` those without a content; `refuses` names
+        the codes of this route's own. `headers`: what a success may carry besides the usual, by name with a description.
         """
         roles = (requires,) if isinstance(requires, Role) else tuple(requires)
 
@@ -203,7 +209,11 @@ class ThinRouter(APIRouter):
                 description=text or summary or title,
                 response_description=response_description,
                 include_in_schema=include_in_schema,
-                responses=with_headers(responses_of(refuses, roles, body, query, also, answers), status_code, headers),
+                responses=with_headers(
+                    responses_of(refuses, roles, body, query, also, answers) | bare_responses(bare),
+                    status_code,
+                    headers,
+                ),
                 response_class=_response_class(media_type),
                 openapi_extra={"security": [{"bearer": []}] if roles else [], "x-roles": [str(role) for role in roles]},
                 route_class_override=ThinRoute,

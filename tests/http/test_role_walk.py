@@ -84,6 +84,17 @@ EXPECTED: dict[str, set[Role] | None] = {
     "heartbeat_key": {P, W, A},
     "reconcile_key": {W, O, A},
     "list_keys": {V, O, A},
+    # cache
+    "put_cache_entry": {W, O, A},
+    "get_cache_entry": {W, O, A},
+    "delete_cache_entry": {W, O, A},
+    "clear_cache_namespace": {W, O, A},
+    "remember_cache_entry": {W, O, A},
+    "fill_cache_entry": {W, O, A},
+    "fail_cache_fill": {W, O, A},
+    "put_cache_policy": {W, O, A},
+    "get_cache_policy": {W, V, O, A},
+    "list_cache_policies": {W, V, O, A},
     # outbox
     "put_destination": {O, A},
     "get_destination": {V, O, A},

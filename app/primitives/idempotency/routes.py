@@ -15,13 +15,12 @@ from app.errors import (
     RESERVATION_LOST,
     SETTLEMENT_CONFLICT,
     STATE_CONFLICT,
-    UNAUTHENTICATED,
     VERDICT_CONFLICT,
-    Refusal,
 )
 from app.http.call import Answer, Call
 from app.http.paging import cursor, place
 from app.http.routing import thin_router
+from app.http.waiting import require_in_force, watch
 from app.ids import new_id
 from app.primitives.idempotency.model import (
     Beat,
@@ -84,16 +83,10 @@ async def check_key(call: Call[CheckKey]) -> Answer:
     command = await _command(call)
     if call.body.wait_seconds <= 0 or call.runtime.draining.is_set():
         return _answer(call, await call.runtime.lane("idempotency.check").submit(command))
-    gone, directory, clock = call.gone, call.runtime.state("keys"), call.runtime.clock
-
-    def left() -> bool:
-        """A caller that hung up, or whose key was revoked while it waited, is given nothing."""
-        return bool(gone) or not directory.in_force(call.principal, clock.now())
-
+    left = watch(call)
     checked = await call.runtime.desks["idempotency"].claim(command, call.body.wait_seconds, left)
-    if checked is None and not directory.in_force(call.principal, clock.now()):
-        raise Refusal(UNAUTHENTICATED, "This API key is no longer in force.")
     if checked is None:  # the wait is over: whatever there is now
+        require_in_force(call)
         checked = await call.runtime.lane("idempotency.check").submit(command)
         if left() and checked.outcome is Outcome.ACQUIRED:
             await call.runtime.lane("idempotency.give_back").submit(checked)

@@ -7,10 +7,11 @@ from typing import Any
 
 from app.access import Caller, Role
 from app.clock import MICROS, micros, to_text
-from app.errors import LOCKED, NOT_FOUND, RESERVATION_LOST, UNAUTHENTICATED, Refusal
+from app.errors import LOCKED, NOT_FOUND, RESERVATION_LOST, Refusal
 from app.http.call import Answer, Call
 from app.http.paging import cursor, place
 from app.http.routing import thin_router
+from app.http.waiting import require_in_force, watch
 from app.ids import new_id
 from app.primitives.locks.model import (
     Acquire,
@@ -59,22 +60,15 @@ async def acquire_lock(call: Call[AcquireLock]) -> Answer:
     command = _command(call, wait)
     if wait <= 0:
         return _acquired(await call.runtime.lane("locks.acquire").submit(command))
-    gone, directory, clock = call.gone, call.runtime.state("keys"), call.runtime.clock
-
-    def left() -> bool:
-        """A caller that hung up, or whose key was revoked while it waited, is given nothing."""
-        return bool(gone) or not directory.in_force(call.principal, clock.now())
-
     try:
-        acquired = await call.runtime.desks["locks"].claim(command, wait, left)
+        acquired = await call.runtime.desks["locks"].claim(command, wait, watch(call))
     except Refusal:
         _ = call.runtime.lane("locks.leave").put(Leave(command))
         raise
     if acquired is not None:
         return _acquired(acquired)
     holder: Refusal = await call.runtime.lane("locks.leave").put(Leave(command))
-    if not directory.in_force(call.principal, clock.now()):
-        raise Refusal(UNAUTHENTICATED, "This API key is no longer in force.")
+    require_in_force(call)
     raise holder
 
 

@@ -9,9 +9,10 @@ import msgspec
 
 from app.access import Role
 from app.clock import seconds, to_text
-from app.errors import UNAUTHENTICATED, Refusal
+from app.errors import Refusal
 from app.http.call import Answer, Call
 from app.http.routing import thin_router
+from app.http.waiting import require_in_force, watch
 from app.primitives.jobs.model import Claim, Claimed, Round, Settle, id_text
 from app.primitives.jobs.routes import commands
 from app.primitives.jobs.routes.results import settled_results
@@ -30,19 +31,14 @@ async def claim_jobs(call: Call[ClaimJobs]) -> Answer:
     `expires_at`, or send heartbeats. If the answer was lost, send the same claim with the same `claim_id` again.
     """
     call.principal.require_names(call.body.queues)
-    gone, directory, clock = call.gone, call.runtime.state("keys"), call.runtime.clock
-
-    def left() -> bool:
-        """A caller that hung up, or whose key was revoked while it waited, is given nothing."""
-        return bool(gone) or not directory.in_force(call.principal, clock.now())
-
+    left = watch(call)
     claim = commands.claim(call.body, commands.caller_of(call))
     settled, claimed = await _first_try(call, claim, left)
     if claimed is None:
         claimed = await call.runtime.desks["jobs"].claim(claim, call.body.wait_seconds, left)
-    if claimed is None and not directory.in_force(call.principal, clock.now()):
-        raise Refusal(UNAUTHENTICATED, "This API key is no longer in force.")
-    claimed = claimed or Claimed()
+    if claimed is None:
+        require_in_force(call)
+        claimed = Claimed()
     return Answer(
         {"jobs": [_granted(grant) for grant in claimed.grants], "replayed": claimed.replayed, "settled": settled},
         quiet=not claimed.grants and not settled,

@@ -8,9 +8,10 @@ import msgspec
 
 from app.access import Role
 from app.clock import micros, to_text
-from app.errors import NOT_FOUND, RESERVATION_LOST, SETTLEMENT_CONFLICT, STATE_CONFLICT, UNAUTHENTICATED, Refusal
+from app.errors import NOT_FOUND, RESERVATION_LOST, SETTLEMENT_CONFLICT, STATE_CONFLICT
 from app.http.call import Answer, Call
 from app.http.routing import thin_router
+from app.http.waiting import require_in_force, watch
 from app.ids import id_bytes, id_text
 from app.jsontext import IdText
 from app.primitives.outbox.model.commands import Claim
@@ -43,11 +44,6 @@ async def claim_reconciliations(call: Call[ClaimDoubts]) -> Answer:
     """
     body = call.body
     call.principal.require_names(body.destinations)
-    gone, directory, clock = call.gone, call.runtime.state("keys"), call.runtime.clock
-
-    def left() -> bool:
-        return bool(gone) or not directory.in_force(call.principal, clock.now())
-
     claim = Claim(
         destinations=tuple(dict.fromkeys(body.destinations)),
         types=tuple(dict.fromkeys(body.types or ())),
@@ -57,10 +53,12 @@ async def claim_reconciliations(call: Call[ClaimDoubts]) -> Answer:
         caller=commands.caller_of(call),
         claim_id=body.claim_id,
     )
-    claimed: Claimed | None = await call.runtime.desks["outbox.reconciliations"].claim(claim, body.wait_seconds, left)
-    if claimed is None and not directory.in_force(call.principal, clock.now()):
-        raise Refusal(UNAUTHENTICATED, "This API key is no longer in force.")
-    claimed = claimed or Claimed()
+    claimed: Claimed | None = await call.runtime.desks["outbox.reconciliations"].claim(
+        claim, body.wait_seconds, watch(call)
+    )
+    if claimed is None:
+        require_in_force(call)
+        claimed = Claimed()
     return Answer(
         {"messages": [_doubtful(grant) for grant in claimed.grants], "replayed": claimed.replayed},
         quiet=not claimed.grants,

@@ -1,0 +1,134 @@
+"""The rows that one unit of work writes to: namespaces first, then entries. Every verb that writes begins with `lock`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.clock import micros
+from app.db.tx import Tx
+from app.holding import End
+from app.primitives.cache import store
+from app.primitives.cache.model import Found, Place, Value
+
+# for how long a row outlives what it was for, so that a late filler is told why it comes too late
+KEPT_MICROS = micros(60)
+MOST_EVICTED = 500  # by one unit of work; what is still too much goes with the next, or a sweep
+
+
+@dataclass(slots=True)
+class Book:
+    """What a namespace that is locked holds, as this unit of work leaves it."""
+
+    row: Any
+    fence: int
+    entries: int
+    bytes: int
+    changed: bool = False
+
+    def next_fence(self) -> int:
+        self.fence += 1
+        self.changed = True
+        return self.fence
+
+    def count(self, entries: int, size: int) -> None:
+        self.entries += entries
+        self.bytes += size
+        self.changed = True
+
+    @property
+    def too_full(self) -> bool:
+        most_entries, most_bytes = self.row.max_entries, self.row.max_bytes
+        return (most_entries is not None and self.entries > most_entries) or (
+            most_bytes is not None and self.bytes > most_bytes
+        )
+
+
+@dataclass(slots=True)
+class Locked:
+    """Rows of entries by digest, and books of namespaces by name. What was cleared away before holds no value and no fill."""
+
+    tx: Tx
+    rows: dict[bytes, Any]
+    books: dict[str, Book] = field(default_factory=dict)
+
+    def value(self, place: Place) -> Value | None:
+        """The value that is there, fresh or stale."""
+        row = self.rows.get(place.digest)
+        return None if row is None else value_of(row, self.tx.now)
+
+    def fills(self, place: Place) -> bool:
+        """Whether somebody fills this entry."""
+        row = self.rows.get(place.digest)
+        return row is not None and filling(row, self.tx.now)
+
+    def replace(self, place: Place, size: int | None) -> None:
+        """Count that the entry comes to hold a value of this size in place of what it has held; None: no value."""
+        row = self.rows.get(place.digest)
+        held = None if row is None or row.value is None else row.size
+        book = self.books[place.namespace]
+        book.count((size is not None) - (held is not None), (size or 0) - (held or 0))
+
+    def save(self) -> None:
+        """Make room where there is too much, and write the books down. Last of all."""
+        for name, book in self.books.items():
+            if book.too_full:
+                self._make_room(name, book)
+            if book.changed:
+                counted = {"fence": book.fence, "entries": book.entries, "bytes": book.bytes}
+                store.update_namespace(self.tx, name, counted)
+
+    def _make_room(self, name: str, book: Book) -> None:
+        evicted: list[bytes] = []
+        busy: list[bytes] = []
+        for row in store.select_least_used(self.tx, name, book.row.generation, MOST_EVICTED):
+            if not book.too_full:
+                break
+            book.count(-1, -row.size)
+            (busy if filling(row, self.tx.now) else evicted).append(bytes(row.digest))
+        if evicted:
+            store.delete_entries(self.tx, evicted)
+        if busy:
+            store.update_gone(self.tx, busy, self.tx.now + KEPT_MICROS)
+        memory, number = self.tx.host.state("cache"), len(evicted) + len(busy)
+        self.tx.on_commit(lambda: memory.count({"evicted": number}))
+
+
+def lock(tx: Tx, places: Sequence[Place]) -> Locked:
+    """Lock what stands at these places. Rows that were left from before a clear are emptied first."""
+    locked = lock_books(tx, [place.namespace for place in places])
+    digests = [place.digest for place in places]
+    rows = store.lock_entries(tx, digests)
+    hidden = [
+        digest
+        for digest, row in rows.items()
+        if row.generation != locked.books[row.namespace].row.generation
+        and (row.value is not None or row.fill_until is not None)
+    ]
+    if hidden:
+        store.update_cancelled(tx, hidden)
+        store.update_gone(tx, hidden, tx.now + KEPT_MICROS)
+        rows = store.lock_entries(tx, digests)
+    locked.rows = rows
+    return locked
+
+
+def lock_books(tx: Tx, names: Sequence[str]) -> Locked:
+    """Lock namespaces alone."""
+    rows = store.lock_namespaces(tx, names)
+    return Locked(tx, {}, {name: Book(row, row.fence, row.entries, row.bytes) for name, row in rows.items()})
+
+
+def filling(row: Any, now: int) -> bool:
+    return bool(row.fill_until is not None and row.fill_until > now and row.ended == End.HELD)
+
+
+def value_of(row: Any, now: int) -> Value | None:
+    """The value of a row of the generation that counts, while it may be used."""
+    if row.value is None or row.stale_until <= now:
+        return None
+    found = Found.FRESH if row.fresh_until > now else Found.STALE
+    return Value(
+        found, bytes(row.value), row.version, row.stored_at, row.fresh_until, row.stale_until, now, filling(row, now)
+    )
