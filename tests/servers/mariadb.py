@@ -17,6 +17,7 @@ class MariaDB(MySQLFamily):
         self._installer = installer
 
     def prepare(self, folder: Path) -> None:
+        (folder / "tmp").mkdir()
         subprocess.run(
             [
                 str(self._installer),
@@ -24,6 +25,7 @@ class MariaDB(MySQLFamily):
                 f"--datadir={folder / 'data'}",
                 "--auth-root-authentication-method=normal",
                 "--skip-test-db",
+                _own_tmpdir(folder),
                 *self.run_as(),
             ],
             check=True,
@@ -44,5 +46,11 @@ class MariaDB(MySQLFamily):
             "--skip-name-resolve",
             "--max-connections=500",
             "--innodb-buffer-pool-size=64M",
+            _own_tmpdir(folder),
             *self.run_as(),
         ]
+
+
+def _own_tmpdir(folder: Path) -> str:
+    """A server that starts deletes all temporary tables that it finds, also those of another one that runs."""
+    return f"--tmpdir={folder / 'tmp'}"
