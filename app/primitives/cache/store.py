@@ -44,7 +44,7 @@ _FILLING = (
 _GONE = {"value": None, "size": 0, "version": None, "stored_at": None, "fresh_until": None, "stale_until": None}
 
 
-def _unfilled(dialect: Dialect, shift: int) -> ColumnElement[bool]:
+def _in_force(dialect: Dialect, shift: int) -> ColumnElement[bool]:
     """The lease of the filler has not ended by the database's own clock at the moment of the write."""
     now = dialect.now() + shift if shift else dialect.now()
     return and_(entries.c.ended == End.HELD, entries.c.fill_until > now)
@@ -117,7 +117,7 @@ def _filling_ends(dialect: Dialect, shift: int, count: int) -> Any:
         update(entries)
         .where(
             entries.c.digest.in_(DIGESTS),
-            _unfilled(dialect, shift),
+            _in_force(dialect, shift),
             entries.c.grant_digest.in_(bindparam("grants", expanding=True)),
         )
         .values(
@@ -126,6 +126,16 @@ def _filling_ends(dialect: Dialect, shift: int, count: int) -> Any:
             fill_until=None,
         )
     )
+
+
+def update_lapsed(tx: Tx, digests: Sequence[bytes]) -> int:
+    """End the fillings of these entries whose leases have ended by the database's own clock."""
+    change = (
+        update(entries)
+        .where(entries.c.digest.in_(DIGESTS), entries.c.ended == End.HELD, ~_in_force(tx.dialect, tx.shift))
+        .values(ended=End.EXPIRED, fill_until=None)
+    )
+    return tx.conn.execute(change, {"digests": list(digests)}).rowcount
 
 
 def update_cancelled(tx: Tx, digests: Sequence[bytes]) -> int:

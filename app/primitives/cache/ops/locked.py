@@ -61,7 +61,7 @@ class Locked:
     def fills(self, place: Place) -> bool:
         """Whether somebody fills this entry."""
         row = self.rows.get(place.digest)
-        return row is not None and filling(row, self.tx.now)
+        return row is not None and _held(row)
 
     def replace(self, place: Place, size: int | None) -> None:
         """Count that the entry comes to hold a value of this size in place of what it has held; None: no value."""
@@ -86,7 +86,7 @@ class Locked:
             if not book.too_full:
                 break
             book.count(-1, -row.size)
-            (busy if filling(row, self.tx.now) else evicted).append(bytes(row.digest))
+            (busy if _held(row) else evicted).append(bytes(row.digest))
         if evicted:
             store.delete_entries(self.tx, evicted)
         if busy:
@@ -96,7 +96,9 @@ class Locked:
 
 
 def lock(tx: Tx, places: Sequence[Place]) -> Locked:
-    """Lock what stands at these places. Rows that were left from before a clear are emptied first."""
+    """Lock what stands at these places. What was left from before a clear is emptied first, and fillings whose leases have
+    ended, by the database's own clock, are ended.
+    """
     locked = lock_books(tx, [place.namespace for place in places])
     digests = [place.digest for place in places]
     rows = store.lock_entries(tx, digests)
@@ -106,9 +108,13 @@ def lock(tx: Tx, places: Sequence[Place]) -> Locked:
         if row.generation != locked.books[row.namespace].row.generation
         and (row.value is not None or row.fill_until is not None)
     ]
+    lapsed = [digest for digest, row in rows.items() if _held(row) and row.fill_until <= tx.now]
     if hidden:
         store.update_cancelled(tx, hidden)
         store.update_gone(tx, hidden, tx.now + KEPT_MICROS)
+    if lapsed:
+        store.update_lapsed(tx, lapsed)
+    if hidden or lapsed:
         rows = store.lock_entries(tx, digests)
     locked.rows = rows
     return locked
@@ -120,8 +126,9 @@ def lock_books(tx: Tx, names: Sequence[str]) -> Locked:
     return Locked(tx, {}, {name: Book(row, row.fence, row.entries, row.bytes) for name, row in rows.items()})
 
 
-def filling(row: Any, now: int) -> bool:
-    return bool(row.fill_until is not None and row.fill_until > now and row.ended == End.HELD)
+def _held(row: Any) -> bool:
+    """Somebody fills this entry, whose row is locked."""
+    return bool(row.fill_until is not None and row.ended == End.HELD)
 
 
 def value_of(row: Any, now: int) -> Value | None:
@@ -129,6 +136,5 @@ def value_of(row: Any, now: int) -> Value | None:
     if row.value is None or row.stale_until <= now:
         return None
     found = Found.FRESH if row.fresh_until > now else Found.STALE
-    return Value(
-        found, bytes(row.value), row.version, row.stored_at, row.fresh_until, row.stale_until, now, filling(row, now)
-    )
+    filling = _held(row) and row.fill_until > now
+    return Value(found, bytes(row.value), row.version, row.stored_at, row.fresh_until, row.stale_until, now, filling)
