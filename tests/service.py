@@ -45,6 +45,9 @@ class Conformance:
         assert response.headers.get("x-request-id"), "every answer names its request"
         if response.status_code in (423, 429, 503):
             assert int(response.headers["retry-after"]) >= 0
+        if response.request.method == "HEAD":
+            assert not response.content
+            return
         method, template = response.request.method.lower(), self._template(response.request.url)
         if template is None or method not in self._document["paths"][template]:
             if response.status_code >= 400:
