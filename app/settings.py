@@ -233,7 +233,9 @@ def load(**overrides: object) -> Settings:
 def unknown() -> list[str]:
     """A line for each TENURE_ variable that is no setting, so that a misspelt one does not pass in silence."""
     known = {f"TENURE_{name.upper()}" for name in Settings.model_fields}
-    known |= {f"{name}_FILE" for name in known} | {"TENURE_URL", "TENURE_API_KEY", "TENURE_API_KEY_FILE"}
+    known |= {f"{name}_FILE" for name in known} | {
+        "TENURE_URL", "TENURE_API_KEY", "TENURE_API_KEY_FILE", "TENURE_LOCK_NAME", "TENURE_LOCK_FENCE",
+    }  # fmt: skip
     lines: list[str] = []
     for name in sorted(os.environ):
         if name.startswith("TENURE_") and name not in known and not name.startswith(_FOR_TESTS):

@@ -46,14 +46,14 @@ def api_key() -> str | None:
 class Client:
     """A connection to the service. Every call ends the command with the right exit code if it is refused."""
 
-    def __init__(self) -> None:
+    def __init__(self, timeout: float = TIMEOUT_SECONDS) -> None:
         self.url = base_url().rstrip("/")
         if not self.url.startswith(("http://", "https://")):
             raise click.UsageError("TENURE_URL must begin with http:// or https://")
         key = api_key()
         headers = {"accept": "application/json"} | ({"authorization": f"Bearer {key}"} if key else {})
         try:
-            self._http = httpx.Client(base_url=self.url, headers=headers, timeout=TIMEOUT_SECONDS, trust_env=False)
+            self._http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout, trust_env=False)
         except httpx.InvalidURL:
             raise click.UsageError("TENURE_URL is not a URL") from None
 

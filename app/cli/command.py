@@ -18,6 +18,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "keys": ("app.cli.keys", "Create, list and revoke API keys."),
     "contracts": ("app.cli.contracts", "Check, register and list what job types promise; compare it with practice."),
     "outbox": ("app.cli.outbox", "Count, list and show messages, decide about them; the development guard."),
+    "lock": ("app.cli.lock", "List and break locks; run a command while holding one."),
+    "cache": ("app.cli.cache", "List namespaces of the cache; clear one."),
     "healthcheck": ("app.cli.healthcheck", "Ask a running service whether it is ready (for containers)."),
     "openapi": ("app.cli.openapi", "Print the OpenAPI document."),
 }
