@@ -13,12 +13,12 @@ import click
 from rich.console import Console
 
 from app.logs import set_up
-from bench import backlog, cases, keys, outbox, report, waits, wrk
+from bench import backlog, cases, keys, outbox, report, small, waits, wrk
 from bench.report import Figure
 from bench.stand import Stand, standing
 from bench.tape import Floor
 
-PARTS = ("throughput", "pickup", "idle", "backlog", "keys", "outbox")
+PARTS = ("throughput", "pickup", "idle", "backlog", "keys", "outbox", "small")
 
 
 @click.command()
@@ -82,6 +82,8 @@ def _figures(stand: Stand, floor: Floor, pace: cases.Pace, parts: tuple[str, ...
         yield from keys.all_keys(stand, pace)
     if "outbox" in parts:
         yield from outbox.all_outbox(stand, pace)
+    if "small" in parts:
+        yield from small.all_small(stand, floor, pace)
     now, most = stand.memory_mib()
     yield Figure("memory of one service process at the end", now, "MiB", note=f"highest {most:.0f} MiB")
 

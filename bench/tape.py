@@ -56,14 +56,15 @@ class Tape:
     def play(self, connection: Any, tables: Tables) -> dict[str, float]:
         """Empty the tables, run every unit, one verb after the other; jobs per second by verb."""
         tables.empty()
-        rates = {verb: self.jobs / _timed(connection, self.units[verb]) for verb in VERBS}
+        rates = {verb: self.jobs / timed_units(connection, self.units[verb]) for verb in VERBS}
         done = tables.count(QUEUE).get(State.SUCCEEDED, 0)
         if done != self.jobs:
             raise RuntimeError(f"the floor ended {done} jobs of {self.jobs}: its statements do not do the work")
         return rates
 
 
-def _timed(connection: Any, units: Sequence[Sequence[Statement]]) -> float:
+def timed_units(connection: Any, units: Sequence[Sequence[Statement]]) -> float:
+    """Seconds that these transactions take on a bare connection, one after the other."""
     cursor = connection.cursor()
     began = time.perf_counter()
     for unit in units:
@@ -97,24 +98,24 @@ class Floor:
         self.tables.empty()
         tape = Tape(batch)
         fresh = [_jobs(batch) for _ in range(units)]
-        tape.units["enqueue"] = [self._kept(enqueue, Enqueue(jobs, CALLER))[0] for jobs in fresh]
+        tape.units["enqueue"] = [self.kept(enqueue, Enqueue(jobs, CALLER))[0] for jobs in fresh]
         tape.units["claim"], tape.units["settle"] = [], []
         for _ in range(units):
             wanted = Claim((QUEUE,), (), "bench", batch, micros(7200), CALLER)
-            statements, claimed = self._kept(claim, wanted)
+            statements, claimed = self.kept(claim, wanted)
             tape.units["claim"].append(statements)
             items = tuple(
                 Settlement(grant.id, grant.token, Outcome.SUCCEEDED, settlement_digest("succeeded"))
                 for grant in claimed.grants
             )
-            tape.units["settle"].append(self._kept(settle, Settle(items, CALLER))[0])
+            tape.units["settle"].append(self.kept(settle, Settle(items, CALLER))[0])
         self._tapes[batch] = tape
 
     def measure(self, batch: int, passes: int = 1) -> dict[str, float]:
         """Jobs per second by verb, and of `work` (claim and settle) and `life` (all three); the best of the passes."""
         best: dict[str, float] = {}
         for _ in range(passes):
-            for verb, rate in self._tapes[batch].play(self._raw.driver_connection, self.tables).items():
+            for verb, rate in self._tapes[batch].play(self.connection, self.tables).items():
                 best[verb] = max(rate, best.get(verb, 0.0))
         best["work"] = 1 / (1 / best["claim"] + 1 / best["settle"])
         best["life"] = 1 / (1 / best["work"] + 1 / best["enqueue"])
@@ -133,11 +134,17 @@ class Floor:
         self.tables.close()
         self.database.shutdown()
 
+    @property
+    def connection(self) -> Any:
+        """The bare connection."""
+        return self._raw.driver_connection
+
     def _run(self, op: Callable[..., Any], command: Any) -> Any:
         (outcome,) = self.database.run(op, [command])
         return outcome
 
-    def _kept(self, op: Callable[..., Any], command: Any) -> tuple[list[Statement], Any]:
+    def kept(self, op: Callable[..., Any], command: Any) -> tuple[list[Statement], Any]:
+        """Run one command through an op: its statements, and its outcome."""
         with _recording() as statements:
             outcome = self._run(op, command)
         return statements, outcome
