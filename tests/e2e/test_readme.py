@@ -48,6 +48,22 @@ def test_the_round_of_a_message_works_as_it_stands(service: ServiceProcess) -> N
     assert (message["state"], message["provider_operation_id"]) == ("sent", "ch_81f2")
 
 
+@needs(shutil.which("curl"), "curl is not on this machine")
+@pytest.mark.parametrize(
+    ("heading", "said"),
+    [("Locks", '"current":true'), ("Idempotency", '"outcome":"replay"'), ("Cache", '"cleared":1')],
+)
+def test_the_rounds_of_the_small_primitives_work_as_they_stand(
+    service: ServiceProcess, heading: str, said: str
+) -> None:
+    calls = "\n".join([f"tenure={service.url}", *blocks(heading, "sh")])
+    done = subprocess.run(
+        ["bash", "-c", STRICT + calls], env=environment({}), capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert said in done.stdout
+
+
 @pytest.mark.parametrize(("language", "program"), [("python", sys.executable), ("js", "node")])
 def test_the_short_worker_does_jobs_and_settles_them(
     service: ServiceProcess, tmp_path: Path, language: str, program: str
