@@ -99,3 +99,10 @@ def reason(outcome: Any) -> str:
     """Why it was refused: the reason of a lost reservation, else the code."""
     assert isinstance(outcome, Refusal), outcome
     return str(outcome.extra.get("reason", outcome.code.name))
+
+
+def misjudge(process: Verbs, seconds: float) -> None:
+    """Let this process be wrong about the database's clock by so much."""
+    clock = process.database.clock
+    assert clock._offset is not None
+    clock.adopt(0, clock._offset + micros(seconds))

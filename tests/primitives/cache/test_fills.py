@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from app.access import ANONYMOUS, Caller
@@ -9,6 +11,7 @@ from app.primitives.cache.model import Found, OnFailure, digest_of
 from app.primitives.cache.ops.fill import fill
 from app.primitives.cache.ops.remember import remember
 from tests.primitives.cache.driving import NS, Cache, reason
+from tests.primitives.verbs import misjudge
 
 CLAIM = "claim-of-my-own-1234"
 
@@ -213,4 +216,18 @@ def test_a_unit_that_runs_again_gives_the_same_filling(cache: Cache) -> None:
     done, again = cache.repeat(fill, cache.filling(second[0]), cache.filling(second[2], None, ttl=None))
     assert [one.fence for one in done] == [one.fence for one in again] == [1, 2]
     assert cache.counted() == (1, 1)
+    assert cache.take("other").fence == 3
+
+
+@pytest.mark.engines("mariadb", "mysql", "postgresql")
+def test_what_a_process_with_a_wrong_clock_thinks_does_not_count(cache: Cache, replica: Callable[[], Cache]) -> None:
+    """Only the database's own clock says whether the lease of a filler has ended."""
+    ahead, behind = replica(), replica()
+    misjudge(ahead, 180)
+    misjudge(behind, -180)
+    taken = cache.take(lease=60)
+    assert ahead.remember(lease=60).found is Found.FILLING
+    assert cache.fill(taken).fence == 1
+    over = behind.take("other", lease=60)
+    assert reason(behind.try_fill(over)) == "expired", "it ended before it began"
     assert cache.take("other").fence == 3

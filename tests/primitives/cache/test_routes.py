@@ -76,6 +76,7 @@ async def test_who_has_the_value_is_told_so(service: Service) -> None:
     response = await service.client.get(ENTRY)
     tag = response.headers["etag"]
     assert response.headers["age"] == "0"
+    assert response.headers["cache-control"] == "private, no-cache"
     for sent in (tag, tag.removeprefix("W/"), f'"other", {tag}', "*"):
         same = await service.client.get(ENTRY, headers={"if-none-match": sent})
         assert (same.status_code, same.content, same.headers["etag"]) == (304, b"", tag)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 import pytest
 
@@ -12,6 +14,7 @@ from app.primitives.idempotency.model import OnOwnerLost as Lost
 from app.primitives.idempotency.ops.reconcile import reconcile
 from app.primitives.idempotency.ops.settle import settle
 from tests.primitives.idempotency.driving import SCOPE, Idempotency, good, reason
+from tests.primitives.verbs import misjudge
 
 STATES = [State.COMPLETED, State.FAILED, State.UNKNOWN, State.OPEN]
 
@@ -148,3 +151,20 @@ def test_a_verdict_whose_commit_had_no_answer_is_no_replay(keys: Idempotency) ->
     first, second = keys.repeat(reconcile, command)
     assert (good(first[0]).replayed, good(second[0]).replayed) == (False, False)
     assert len(keys.rows(audit)) == 1
+
+
+@pytest.mark.engines("mariadb", "mysql", "postgresql")
+def test_what_a_process_with_a_wrong_clock_thinks_does_not_count(
+    keys: Idempotency, replica: Callable[[], Idempotency]
+) -> None:
+    """Only the database's own clock says whether a lease has ended."""
+    ahead, behind = replica(), replica()
+    misjudge(ahead, 180)
+    misjudge(behind, -180)
+    owned = keys.take(lease=60)
+    assert ahead.check().outcome is Outcome.IN_PROGRESS
+    ahead.abandon()
+    assert keys.settle(owned, result=b"1").state is State.COMPLETED
+    over = behind.take("other", lease=60)
+    assert reason(behind.settle_all(behind.settlement(over, key="other"))[0]) == "expired", "it ended before it began"
+    assert keys.check("other").outcome is Outcome.RECONCILE

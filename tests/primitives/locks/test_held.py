@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from app.clock import micros
@@ -11,6 +13,7 @@ from app.primitives.audit.tables import audit
 from app.primitives.locks.model import Hold, digest_of
 from app.primitives.locks.ops.held import release, renew
 from tests.primitives.locks.driving import Locks, good, reason
+from tests.primitives.verbs import misjudge
 
 
 def test_a_renewal_moves_the_end_and_never_back(locks: Locks) -> None:
@@ -144,3 +147,17 @@ def test_what_nobody_holds_cannot_be_broken(locks: Locks) -> None:
     locks.release(locks.take())
     assert not locks.break_().broken
     assert not locks.rows(audit)
+
+
+@pytest.mark.engines("mariadb", "mysql", "postgresql")
+def test_what_a_process_with_a_wrong_clock_thinks_does_not_count(locks: Locks, replica: Callable[[], Locks]) -> None:
+    """Only the database's own clock says whether a lease has ended."""
+    ahead, behind = replica(), replica()
+    misjudge(ahead, 180)
+    misjudge(behind, -180)
+    held = locks.take(ttl=60)
+    assert reason(ahead.try_()) == "locked"
+    assert locks.renew(held).fence == 1
+    over = behind.take("other", ttl=60)
+    assert reason(behind.release_all(over)[0]) == "expired", "it ended before it began"
+    assert locks.take("other").fence == 2

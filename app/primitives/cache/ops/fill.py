@@ -116,4 +116,4 @@ class _Filling:
         if ended is not None and ended.end is End.SETTLED:
             same = ended.settlement == command.said
             return Filled(ended.fence, replayed=True) if same else settled_otherwise()
-        return standing.lost("filling", row.fence)
+        return standing.lost("filling", row.fence or None)

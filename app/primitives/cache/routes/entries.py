@@ -21,6 +21,7 @@ from app.primitives.cache.schemas import ClearedNamespace, DeletedEntry, EntryRe
 router = thin_router("/v1/cache", tags=["cache"])
 
 PATH = {"namespace": Name, "key": Key}
+REVALIDATE = "private, no-cache"  # a client may keep it, and asks each time whether it is still so
 USERS = (Role.WORKER, Role.OPERATOR)
 
 
@@ -71,6 +72,7 @@ def lasting(given: float | None) -> int | None:
     headers={
         "ETag": "Of the value and its state, for `If-None-Match`.",
         "Age": "Whole seconds since it was stored.",
+        "Cache-Control": "Keep it if you like, and ask each time.",
     },
     path=PATH,
 )
@@ -85,7 +87,7 @@ async def get_cache_entry(call: Call) -> Answer:
     if value is None:
         raise not_found("cache entry")
     tag = _tag(value)
-    headers = {"ETag": tag, "Age": str(value.age // MICROS)}
+    headers = {"ETag": tag, "Age": str(value.age // MICROS), "Cache-Control": REVALIDATE}
     if _has(header(call.scope, b"if-none-match"), tag):
         return Answer(b"", status=304, headers=headers)
     return Answer(
