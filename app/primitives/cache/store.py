@@ -18,7 +18,11 @@ from app.primitives.cache.tables import DUE_INDEX, USED_INDEX, entries, namespac
 Rows = Sequence[Row[*tuple[Any, ...]]]
 DIGESTS: BindParameter[Any] = bindparam("digests", expanding=True)
 NAMES: BindParameter[Any] = bindparam("names", expanding=True)
-_ENTRIES = select(entries).where(entries.c.digest.in_(DIGESTS)).order_by(entries.c.digest)
+_HOLDS = entries.c.value.is_not(None).label("holds")
+_ENTRIES = select(*(column for column in entries.c if column.name != "value"), _HOLDS).where(
+    entries.c.digest.in_(DIGESTS)
+).order_by(entries.c.digest)  # fmt: skip
+_VALUES = select(entries.c.digest, entries.c.value).where(entries.c.digest.in_(DIGESTS))
 _NAMESPACES = select(namespaces).where(namespaces.c.name.in_(NAMES)).order_by(namespaces.c.name)
 _READ = select(
     *(
@@ -85,9 +89,16 @@ def _fresh(name: str) -> dict[str, Any]:
 
 
 def lock_entries(tx: Tx, digests: Sequence[bytes]) -> dict[bytes, Any]:
-    """Lock these entries, lowest digest first. Their namespaces are locked."""
+    """Lock these entries, lowest digest first. Their namespaces are locked. Without their values, which may be large: `holds`
+    says whether there is one.
+    """
     rows = tx.conn.execute(tx.dialect.lock(_ENTRIES), {"digests": sorted(set(digests))})
     return {bytes(row.digest): row for row in rows}
+
+
+def select_contents(tx: Tx, digests: Sequence[bytes]) -> dict[bytes, bytes]:
+    """The values of entries that are locked and hold one."""
+    return {bytes(row.digest): bytes(row.value) for row in tx.conn.execute(_VALUES, {"digests": list(digests)})}
 
 
 def update_namespace(tx: Tx, name: str, changed: Mapping[str, Any]) -> None:

@@ -53,10 +53,10 @@ class Locked:
     rows: dict[bytes, Any]
     books: dict[str, Book] = field(default_factory=dict)
 
-    def value(self, place: Place) -> Value | None:
-        """The value that is there, fresh or stale."""
+    def state(self, place: Place) -> Found | None:
+        """Whether there is a value, fresh or stale."""
         row = self.rows.get(place.digest)
-        return None if row is None else value_of(row, self.tx.now)
+        return state_of(row, self.tx.now) if row is not None and row.holds else None
 
     def fills(self, place: Place) -> bool:
         """Whether somebody fills this entry."""
@@ -66,7 +66,7 @@ class Locked:
     def replace(self, place: Place, size: int | None) -> None:
         """Count that the entry comes to hold a value of this size in place of what it has held; None: no value."""
         row = self.rows.get(place.digest)
-        held = None if row is None or row.value is None else row.size
+        held = row.size if row is not None and row.holds else None
         book = self.books[place.namespace]
         book.count((size is not None) - (held is not None), (size or 0) - (held or 0))
 
@@ -105,8 +105,7 @@ def lock(tx: Tx, places: Sequence[Place]) -> Locked:
     hidden = [
         digest
         for digest, row in rows.items()
-        if row.generation != locked.books[row.namespace].row.generation
-        and (row.value is not None or row.fill_until is not None)
+        if row.generation != locked.books[row.namespace].row.generation and (row.holds or row.fill_until is not None)
     ]
     lapsed = [digest for digest, row in rows.items() if _held(row) and row.fill_until <= tx.now]
     if hidden:
@@ -131,10 +130,17 @@ def _held(row: Any) -> bool:
     return bool(row.fill_until is not None and row.ended == End.HELD)
 
 
-def value_of(row: Any, now: int) -> Value | None:
-    """The value of a row of the generation that counts, while it may be used."""
-    if row.value is None or row.stale_until <= now:
+def state_of(row: Any, now: int) -> Found | None:
+    """Of the value of a row of the generation that counts: None if its time is over."""
+    if row.stale_until <= now:
         return None
-    found = Found.FRESH if row.fresh_until > now else Found.STALE
+    return Found.FRESH if row.fresh_until > now else Found.STALE
+
+
+def value_of(row: Any, value: bytes, now: int) -> Value | None:
+    """The same, with the value itself."""
+    found = state_of(row, now)
+    if found is None:
+        return None
     filling = _held(row) and row.fill_until > now
-    return Value(found, bytes(row.value), row.version, row.stored_at, row.fresh_until, row.stale_until, now, filling)
+    return Value(found, value, row.version, row.stored_at, row.fresh_until, row.stale_until, now, filling)

@@ -18,7 +18,9 @@ USED_MICROS = micros(60)  # use is noted once in so long
 def read(tx: Tx, digests: Sequence[bytes]) -> list[Value | None]:
     """The values that are there now; all by primary key in one query. Notes in memory that limited ones were used."""
     rows = {bytes(row.digest): row for row in store.select_values(tx, sorted(set(digests)))}
-    values = {digest: value_of(row, tx.now) for digest, row in rows.items()}
+    values = {
+        digest: None if row.value is None else value_of(row, bytes(row.value), tx.now) for digest, row in rows.items()
+    }
     used = [
         digest
         for digest, row in rows.items()

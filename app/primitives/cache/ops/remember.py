@@ -12,7 +12,7 @@ from app.db.tx import Tx
 from app.holding import End, claim_columns, pushed, recalled, stand
 from app.primitives.cache import store
 from app.primitives.cache.model import Found, Place, Remember, Remembered, Value
-from app.primitives.cache.ops.locked import KEPT_MICROS, Locked, lock
+from app.primitives.cache.ops.locked import KEPT_MICROS, Locked, lock, value_of
 from app.primitives.cache.ops.told import here, tell
 from app.reservations import Grant
 
@@ -33,6 +33,7 @@ class _Remembering:
     commands: Sequence[Remember]
     grant: Grant = field(init=False)
     locked: Locked = field(init=False)
+    values: dict[bytes, Value] = field(default_factory=dict)  # that may be used
     takers: dict[bytes, int] = field(default_factory=dict)  # entry -> the command that gets to fill it
     taken: dict[int, Remembered] = field(default_factory=dict)
 
@@ -40,6 +41,7 @@ class _Remembering:
         # made before the first COMMIT: whether it got through is seen by its digest
         self.grant = self.tx.memo.setdefault("cache.remember", reservations.mint_grant())
         self.locked = lock(self.tx, [command.place for command in self.commands])
+        self._look()
         self._take()
         self.locked.save()
         self.tx.memo.setdefault("cache.taken", {}).update(self.taken)
@@ -54,6 +56,14 @@ class _Remembering:
         key: bytes = self.tx.host.token_key
         return key
 
+    def _look(self) -> None:
+        there = {one.place.digest for one in self.commands if self.locked.state(one.place) is not None}
+        contents = store.select_contents(self.tx, sorted(there)) if there else {}
+        for digest, content in contents.items():
+            value = value_of(self.locked.rows[digest], content, self.tx.now)
+            if value is not None:
+                self.values[digest] = value
+
     def _take(self) -> None:
         fillings = []
         for index, command in enumerate(self.commands):
@@ -64,21 +74,20 @@ class _Remembering:
             fillings.append(self._filling(command, fence))
             token = reservations.token(self._key, self.grant, command.place.digest, fence)
             self.taken[index] = Remembered(
-                Found.FILL, self.locked.value(command.place), token, fence, self.tx.now + command.lease,
+                Found.FILL, self.values.get(command.place.digest), token, fence, self.tx.now + command.lease,
                 place=command.place,
             )  # fmt: skip
         if fillings:
             store.upsert_fillings(self.tx, fillings)
 
     def _wanted(self, place: Place) -> bool:
-        value = self.locked.value(place)
-        return not self.locked.fills(place) and (value is None or value.found is Found.STALE)
+        return not self.locked.fills(place) and self.locked.state(place) is not Found.FRESH
 
     def _filling(self, command: Remember, fence: int) -> dict[str, Any]:
         row = self.locked.rows.get(command.place.digest)
         claim_digest, sealed = claim_columns(self._key, self.grant, command.caller, command.claim_id)
         until = self.tx.now + command.lease
-        value = self.locked.value(command.place)
+        value = self.values.get(command.place.digest)
         return {
             "digest": command.place.digest,
             "namespace": command.place.namespace,
@@ -103,7 +112,7 @@ class _Remembering:
             return self.taken[index]
         if command.place.digest in self.takers:
             return self._beside(command)
-        value = self.locked.value(command.place)
+        value = self.values.get(command.place.digest)
         if value is not None and value.found is Found.FRESH:
             return Remembered(Found.FRESH, value)
         return self._filled_by(index, command, value)

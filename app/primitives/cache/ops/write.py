@@ -87,7 +87,7 @@ def forget(tx: Tx, commands: Sequence[Place]) -> list[bool]:
     locked = lock(tx, commands)
     answers, gone = [], set()
     for place in commands:
-        there = place.digest not in gone and locked.value(place) is not None
+        there = place.digest not in gone and locked.state(place) is not None
         answers.append(there)
         if place.digest in locked.rows and place.digest not in gone:
             locked.replace(place, None)
