@@ -34,6 +34,8 @@ class Connection:
         return await self.reader.readuntil(b"\r\n\r\n")
 
     async def write(self, data: bytes) -> None:
+        if self.writer.is_closing():  # uvloop says so by a RuntimeError, and asyncio by nothing
+            raise ConnectionResetError
         self.writer.write(data)
         await self.writer.drain()
         self._peer.written += len(data)
