@@ -70,11 +70,7 @@ class Supervised:
         """Until the command has ended. It is told to end in time for its lease, and killed when that time is over."""
         told = False
         while True:
-            left = self.lease.seconds_left() - (0 if told else self.grace_seconds)
-            try:
-                kind, value = self.events.get(timeout=max(0.0, left))
-            except Empty:
-                kind, value = "due", None
+            kind, value = self._next(0.0 if told else self.grace_seconds)
             if kind == "ended":
                 if told:  # what it has started must not go on without the lease
                     self._send(signal.SIGKILL)
@@ -87,6 +83,13 @@ class Supervised:
             elif kind == "due":
                 self._send(signal.SIGKILL)
                 self._process.wait()
+
+    def _next(self, spare_seconds: float) -> tuple[str, Any]:
+        """What happens next; `due` once no more than this is left of the lease, which renewals move on meanwhile."""
+        while (left := self.lease.seconds_left() - spare_seconds) > 0:
+            with suppress(Empty):
+                return self.events.get(timeout=left)
+        return "due", None
 
     def _tell_to_end(self) -> None:
         """The lease is lost, or will be before anybody could renew it."""
