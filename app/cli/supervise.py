@@ -86,10 +86,11 @@ class Supervised:
 
     def _next(self, spare_seconds: float) -> tuple[str, Any]:
         """What happens next; `due` once no more than this is left of the lease, which renewals move on meanwhile."""
-        while (left := self.lease.seconds_left() - spare_seconds) > 0:
+        while True:
             with suppress(Empty):
-                return self.events.get(timeout=left)
-        return "due", None
+                return self.events.get(timeout=max(0.0, self.lease.seconds_left() - spare_seconds))
+            if self.lease.seconds_left() <= spare_seconds:
+                return "due", None
 
     def _tell_to_end(self) -> None:
         """The lease is lost, or will be before anybody could renew it."""
