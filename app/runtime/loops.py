@@ -17,6 +17,7 @@ from app.errors import Refusal
 log = structlog.get_logger("tenure.loops")
 
 LONGEST_PAUSE_SECONDS = 30.0
+AT_ONCE = 0.0  # the pause of a loop whose batch was full
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,19 @@ class LoopSpec:
     body: Callable[[Any], Awaitable[float | None]]
     everywhere: bool = False  # runs also in processes that leave the sweeps to others (`--no-loops`)
     essential: bool = True  # False: what it does is for people to read, and its failing takes no traffic away
+
+
+def sweeping(lane: str, batch: Any) -> Callable[[Any], Awaitable[float | None]]:
+    """The body of a loop that runs one batch through a lane, and at once another while batches are full.
+
+    `batch.most`: what a full one changes; the lane's outcome is how many it did change.
+    """
+
+    async def body(runtime: Any) -> float | None:
+        changed = await runtime.lane(lane).submit(batch)
+        return AT_ONCE if changed >= batch.most else None
+
+    return body
 
 
 class Loop:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from app.primitives.cache import health
@@ -17,7 +17,7 @@ from app.primitives.cache.ops.write import forget, put
 from app.primitives.cache.routes import router
 from app.runtime.desk import Desk, DeskPorts
 from app.runtime.lanes import LaneSpec
-from app.runtime.loops import LoopSpec
+from app.runtime.loops import AT_ONCE, LoopSpec, sweeping
 from app.runtime.primitive import Primitive
 from app.runtime.runtime import Runtime
 
@@ -40,35 +40,24 @@ LANES = (
 )
 
 
-def _sweeping(lane: str) -> Callable[[Runtime], Any]:
-    """The body of a loop that runs one batch, and at once another while batches are full."""
-
-    async def body(runtime: Runtime) -> float | None:
-        batch = sweep.Batch()
-        changed = await runtime.lane(lane).submit(batch)
-        return 0.0 if changed >= batch.most else None
-
-    return body
-
-
 async def _note_used(runtime: Runtime) -> float | None:
     memory: Here = runtime.state("cache")
     digests = memory.take_used(sweep.BATCH)
     if digests:
         await runtime.lane("cache.note_used").submit(digests)
-    return 0.0 if len(digests) == sweep.BATCH else None
+    return AT_ONCE if len(digests) == sweep.BATCH else None
 
 
 async def _make_room(runtime: Runtime) -> float | None:
-    """Again at once while there is too much anywhere; each round evicts some."""
-    return 0.0 if await runtime.lane("cache.make_room").submit(sweep.Batch()) else None
+    """Again at once as long as anything was evicted."""
+    return AT_ONCE if await runtime.lane("cache.make_room").submit(sweep.Batch()) else None
 
 
 LOOPS = (
     LoopSpec("cache.note_used", 5.0, _note_used, everywhere=True, essential=False),
     LoopSpec("cache.make_room", 5.0, _make_room),
-    LoopSpec("cache.sweep_cleared", 5.0, _sweeping("cache.sweep_cleared")),
-    LoopSpec("cache.purge", 10.0, _sweeping("cache.purge")),
+    LoopSpec("cache.sweep_cleared", 5.0, sweeping("cache.sweep_cleared", sweep.Batch())),
+    LoopSpec("cache.purge", 10.0, sweeping("cache.purge", sweep.Batch())),
 )
 
 

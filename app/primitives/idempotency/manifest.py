@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from app.primitives.idempotency import health
@@ -16,7 +16,7 @@ from app.primitives.idempotency.ops.told import EVERYBODY
 from app.primitives.idempotency.routes import router
 from app.runtime.desk import Desk, DeskPorts
 from app.runtime.lanes import LaneSpec
-from app.runtime.loops import LoopSpec
+from app.runtime.loops import LoopSpec, sweeping
 from app.runtime.primitive import Primitive
 from app.runtime.runtime import Runtime
 
@@ -34,20 +34,9 @@ LANES = (
 )
 
 
-def _sweeping(lane: str) -> Callable[[Runtime], Any]:
-    """The body of a loop that runs one batch, and at once another while batches are full."""
-
-    async def body(runtime: Runtime) -> float | None:
-        batch = sweep.Batch()
-        changed = await runtime.lane(lane).submit(batch)
-        return 0.0 if changed >= batch.most else None
-
-    return body
-
-
 LOOPS = (
-    LoopSpec("idempotency.abandon", 1.0, _sweeping("idempotency.abandon")),
-    LoopSpec("idempotency.purge", 30.0, _sweeping("idempotency.purge")),
+    LoopSpec("idempotency.abandon", 1.0, sweeping("idempotency.abandon", sweep.Batch())),
+    LoopSpec("idempotency.purge", 30.0, sweeping("idempotency.purge", sweep.Batch())),
 )
 
 

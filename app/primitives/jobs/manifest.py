@@ -19,7 +19,7 @@ from app.primitives.jobs.ops.work import work
 from app.primitives.jobs.routes import router
 from app.runtime.desk import Desk, DeskPorts
 from app.runtime.lanes import LaneSpec
-from app.runtime.loops import LoopSpec
+from app.runtime.loops import LoopSpec, sweeping
 from app.runtime.primitive import Primitive
 from app.runtime.runtime import Runtime
 
@@ -51,19 +51,6 @@ LANES = (
     LaneSpec("jobs.stats", stats.read, "figures", reads=True),
 )
 
-FULL_BATCH_AGAIN = 0.0
-
-
-def _sweeping(lane: str) -> Callable[[Runtime], Any]:
-    """The body of a loop that runs one batch, and at once another while batches are full."""
-
-    async def body(runtime: Runtime) -> float | None:
-        batch = sweep.Batch()
-        changed = await runtime.lane(lane).submit(batch)
-        return FULL_BATCH_AGAIN if changed >= batch.most else None
-
-    return body
-
 
 async def _flush(runtime: Runtime) -> float | None:
     """Write down what was seen."""
@@ -85,9 +72,9 @@ async def _refresh(runtime: Runtime) -> float | None:
 
 
 LOOPS = (
-    LoopSpec("jobs.promote", 1.0, _sweeping("jobs.promote")),
-    LoopSpec("jobs.abandon", 1.0, _sweeping("jobs.abandon")),
-    LoopSpec("jobs.purge", 30.0, _sweeping("jobs.purge")),
+    LoopSpec("jobs.promote", 1.0, sweeping("jobs.promote", sweep.Batch())),
+    LoopSpec("jobs.abandon", 1.0, sweeping("jobs.abandon", sweep.Batch())),
+    LoopSpec("jobs.purge", 30.0, sweeping("jobs.purge", sweep.Batch())),
     LoopSpec("jobs.flush", 2.0, _flush, everywhere=True, essential=False),
     LoopSpec("jobs.refresh", 2.0, _refresh, everywhere=True),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from app.primitives.locks import health
@@ -14,7 +14,7 @@ from app.primitives.locks.ops.held import give_back, release, renew
 from app.primitives.locks.routes import router
 from app.runtime.desk import Desk, DeskPorts
 from app.runtime.lanes import LaneSpec
-from app.runtime.loops import LoopSpec
+from app.runtime.loops import LoopSpec, sweeping
 from app.runtime.primitive import Primitive
 from app.runtime.runtime import Runtime
 
@@ -35,17 +35,6 @@ LANES = (
 )
 
 
-def _sweeping(lane: str) -> Callable[[Runtime], Any]:
-    """The body of a loop that runs one batch, and at once another while batches are full."""
-
-    async def body(runtime: Runtime) -> float | None:
-        batch = sweep.Batch()
-        changed = await runtime.lane(lane).submit(batch)
-        return 0.0 if changed >= batch.most else None
-
-    return body
-
-
 async def _attend(runtime: Runtime) -> None:
     """While callers of this process stand in line, say that it lives."""
     memory: Here = runtime.state("locks")
@@ -55,8 +44,8 @@ async def _attend(runtime: Runtime) -> None:
 
 LOOPS = (
     LoopSpec("locks.attend", 1.0, _attend, everywhere=True),
-    LoopSpec("locks.expire", 1.0, _sweeping("locks.expire")),
-    LoopSpec("locks.purge", 30.0, _sweeping("locks.purge")),
+    LoopSpec("locks.expire", 1.0, sweeping("locks.expire", sweep.Batch())),
+    LoopSpec("locks.purge", 30.0, sweeping("locks.purge", sweep.Batch())),
 )
 
 

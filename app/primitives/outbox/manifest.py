@@ -34,7 +34,7 @@ from app.primitives.outbox.ops.work import work
 from app.primitives.outbox.routes import router
 from app.runtime.desk import Desk, DeskPorts
 from app.runtime.lanes import LaneSpec
-from app.runtime.loops import LoopSpec
+from app.runtime.loops import AT_ONCE, LoopSpec, sweeping
 from app.runtime.primitive import Primitive
 from app.runtime.runtime import Runtime
 
@@ -78,19 +78,6 @@ LANES = (
     LaneSpec("outbox.destinations", destinations.list_destinations, "read", reads=True),
 )
 
-FULL_BATCH_AGAIN = 0.0
-
-
-def _sweeping(lane: str) -> Callable[[Runtime], Any]:
-    """The body of a loop that runs one batch, and at once another while batches are full."""
-
-    async def body(runtime: Runtime) -> float | None:
-        batch = sweep.Batch()
-        changed = await runtime.lane(lane).submit(batch)
-        return FULL_BATCH_AGAIN if changed >= batch.most else None
-
-    return body
-
 
 async def _adopt(runtime: Runtime) -> float | None:
     """Look whether producers wrote anything, without a lock; only then take it over."""
@@ -98,7 +85,7 @@ async def _adopt(runtime: Runtime) -> float | None:
         return None
     batch = adopt.Batch()
     looked_at = await runtime.lane("outbox.adopt").submit(batch)
-    return FULL_BATCH_AGAIN if looked_at >= batch.most else None
+    return AT_ONCE if looked_at >= batch.most else None
 
 
 async def _deliver(runtime: Runtime) -> float | None:
@@ -124,7 +111,7 @@ async def _reconcile(runtime: Runtime) -> float | None:
     enqueued = await runtime.lane("outbox.inquire_by_job").submit(batch)
     asking: Inquiries = runtime.state("outbox.inquiries")
     await asking.ask()
-    return FULL_BATCH_AGAIN if max(looked_at, enqueued) >= batch.most else None
+    return AT_ONCE if max(looked_at, enqueued) >= batch.most else None
 
 
 LOOPS = (
@@ -132,9 +119,9 @@ LOOPS = (
     LoopSpec("outbox.check", 1.0, _check),
     LoopSpec("outbox.deliver", 1.0, _deliver),
     LoopSpec("outbox.adopt", 0.1, _adopt),
-    LoopSpec("outbox.promote", 1.0, _sweeping("outbox.promote")),
-    LoopSpec("outbox.abandon", 1.0, _sweeping("outbox.abandon")),
-    LoopSpec("outbox.purge", 30.0, _sweeping("outbox.purge")),
+    LoopSpec("outbox.promote", 1.0, sweeping("outbox.promote", sweep.Batch())),
+    LoopSpec("outbox.abandon", 1.0, sweeping("outbox.abandon", sweep.Batch())),
+    LoopSpec("outbox.purge", 30.0, sweeping("outbox.purge", sweep.Batch())),
 )
 
 

@@ -200,7 +200,7 @@ def test_a_limit_that_comes_later_is_met_by_a_sweep(cache: Cache) -> None:
     cache.put_all(*(cache.putting(key=f"k{number}") for number in range(20)))
     cache.policy(max_entries=5)
     assert cache.counted() == (20, 20)
-    assert cache.make_room() == 1
+    assert cache.make_room() == 15
     assert cache.make_room() == 0
     assert cache.counted() == (5, 5)
 

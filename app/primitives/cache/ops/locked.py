@@ -70,16 +70,18 @@ class Locked:
         book = self.books[place.namespace]
         book.count((size is not None) - (held is not None), (size or 0) - (held or 0))
 
-    def save(self) -> None:
-        """Make room where there is too much, and write the books down. Last of all."""
+    def save(self) -> int:
+        """Make room where there is too much, and write the books down. Last of all. Gives how many values were evicted."""
+        evicted = 0
         for name, book in self.books.items():
             if book.too_full:
-                self._make_room(name, book)
+                evicted += self._make_room(name, book)
             if book.changed:
                 counted = {"fence": book.fence, "entries": book.entries, "bytes": book.bytes}
                 store.update_namespace(self.tx, name, counted)
+        return evicted
 
-    def _make_room(self, name: str, book: Book) -> None:
+    def _make_room(self, name: str, book: Book) -> int:
         evicted: list[bytes] = []
         busy: list[bytes] = []
         for row in store.select_least_used(self.tx, name, book.row.generation, MOST_EVICTED):
@@ -93,6 +95,7 @@ class Locked:
             store.update_gone(self.tx, busy, self.tx.now + KEPT_MICROS)
         memory, number = self.tx.host.state("cache"), len(evicted) + len(busy)
         self.tx.on_commit(lambda: memory.count({"evicted": number}))
+        return number
 
 
 def lock(tx: Tx, places: Sequence[Place]) -> Locked:

@@ -50,11 +50,10 @@ def sweep_cleared(tx: Tx, commands: Sequence[Batch]) -> list[int]:
 
 
 def make_room(tx: Tx, commands: Sequence[Batch]) -> list[int]:
-    """Evict what is too much where a limit came to be lower than what there is."""
+    """Evict what is too much where a limit came to be lower than what there is. Outcome: how many values went."""
     names = store.select_too_full(tx, commands[0].most)
-    if names:
-        lock_books(tx, names).save()
-    return [len(names), *(0 for _ in commands[1:])]
+    evicted = lock_books(tx, names).save() if names else 0
+    return [evicted, *(0 for _ in commands[1:])]
 
 
 def note_used(tx: Tx, commands: Sequence[Sequence[bytes]]) -> list[int]:
