@@ -12,12 +12,12 @@ _AGE = re.compile(r"([0-9]{1,10})([smhd])", re.ASCII)
 
 
 class Age(click.ParamType[int]):
-    """Turns `30d` into seconds. `least`: the shortest age in seconds that makes sense."""
+    """Turns `30d` into seconds. `least`, `most`: the ages in seconds that make sense."""
 
     name = "age"
 
-    def __init__(self, least: int = 0) -> None:
-        self._least = least
+    def __init__(self, least: int = 0, most: int = MOST_SECONDS) -> None:
+        self._least, self._most = least, most
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
         return "AGE"
@@ -29,6 +29,7 @@ class Age(click.ParamType[int]):
         if found is None:
             self.fail(f"{value!r} is no age: give a count and a unit, such as 90s, 15m, 12h or 30d", param, ctx)
         seconds = int(found[1]) * SECONDS[found[2]]
-        if not self._least <= seconds <= MOST_SECONDS:
-            self.fail(f"{value!r} is not between {self._least} seconds and 100 years", param, ctx)
+        if not self._least <= seconds <= self._most:
+            most = "100 years" if self._most == MOST_SECONDS else f"{self._most} seconds"
+            self.fail(f"{value!r} is not between {self._least} seconds and {most}", param, ctx)
         return seconds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from urllib.parse import quote
 
@@ -10,6 +11,7 @@ import click
 from app.cli import show
 from app.cli.client import Client
 
+_NAMESPACE = re.compile(r"[A-Za-z0-9._:-]{1,128}", re.ASCII)
 JSON = click.option("--json", "as_json", is_flag=True, help="Answer as one JSON document.")
 LIST = {
     "namespace": "namespace", "entries": "entries", "bytes": "bytes", "version": "version", "ttl_seconds": "ttl",
@@ -43,6 +45,8 @@ def list_(as_json: bool) -> None:  # noqa: FBT001 - click passes flags so
 @JSON
 def clear(namespace: str, yes: bool, as_json: bool) -> None:  # noqa: FBT001
     """Take all values of NAMESPACE away, at once. No other namespace is touched."""
+    if not _NAMESPACE.fullmatch(namespace) or namespace in (".", ".."):
+        raise click.UsageError("a namespace has 1 to 128 characters of A-Z a-z 0-9 . _ : - and is not `.` or `..`")
     if not yes:
         if not sys.stdin.isatty():
             raise click.UsageError("there is no terminal to ask: add --yes")

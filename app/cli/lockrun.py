@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from app.cli.ages import Age
+from app.cli.ages import SECONDS, Age
 from app.cli.client import Client
 from app.cli.failure import AWAY, CONFLICT, MISSING, CommandFailed
 from app.cli.lease import Lease, now
@@ -27,7 +27,11 @@ MOST_PAUSE_SECONDS = 5.0
 @click.argument("name")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.option(
-    "--ttl", type=Age(5), default=30, show_default="30s", help="Length of the lease; it is renewed all the time."
+    "--ttl",
+    type=Age(5, SECONDS["d"]),
+    default=30,
+    show_default="30s",
+    help="Length of the lease; it is renewed all the time.",
 )
 @click.option("--wait", type=Age(), default=0, show_default="0s", help="Stand in line for the lock for so long.")
 @click.option("--owner", help="Who holds it, for people; host and process number unless said.")

@@ -103,7 +103,8 @@ def test_a_command_runs_under_the_lock_and_gives_its_exit_code(service: ServiceP
     assert run_tenure("lock", "run", "nightly", "--", "/no/such/command", url=service.url).returncode == 127
     assert run_tenure("lock", "run", "nightly", "--", "/", url=service.url).returncode == 126
     assert held(service) == []
-    assert run(service, "--ttl", "1s").returncode == 2
+    for wrong in ("1s", "25h"):
+        assert run(service, "--ttl", wrong).returncode == 2, wrong
 
 
 def test_while_another_has_it_the_command_does_not_run(service: ServiceProcess, tmp_path: Path) -> None:
@@ -249,4 +250,5 @@ def test_a_namespace_of_the_cache_is_cleared(service: ServiceProcess) -> None:
     assert json.loads(done.stdout) == {"namespace": "a", "cleared": 1}
     items = json.loads(run_tenure("cache", "list", "--json", url=service.url).stdout)["items"]
     assert {one["namespace"]: one["entries"] for one in items} == {"a": 0, "b": 1}
-    assert run_tenure("cache", "clear", "no space", "--yes", url=service.url).returncode == 2
+    for wrong in ("no space", ".", "..", "", "a/b"):
+        assert run_tenure("cache", "clear", wrong, "--yes", url=service.url).returncode == 2, wrong

@@ -5,10 +5,10 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from app.http.paging import PageParams, PageRead
-from app.jsontext import Body, ClaimId, Name, OpaqueJson, Read, Token
+from app.jsontext import Body, ClaimId, Name, OpaqueJson, Read, Token, wrong
 
 AT = "2026-01-31T08:30:00.000000Z"
 LATER = "2026-01-31T08:35:00.000000Z"
@@ -17,6 +17,17 @@ VALUE: dict[str, Any] = {"plan": "pro", "seats": 12}
 MOST = 2**53 - 1
 Ttl = Annotated[float, Field(ge=0.001, le=315_360_000)]
 Stale = Annotated[float, Field(ge=0, le=315_360_000)]
+
+
+def _addressable(value: str) -> str:
+    if value in (".", ".."):
+        raise wrong(
+            "must not be `.` or `..`: clients take them out of a path, and the call would reach another namespace"
+        )
+    return value
+
+
+NamespaceName = Annotated[Name, AfterValidator(_addressable)]
 Limit = Annotated[int, Field(ge=1, le=MOST)]
 
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.service import Service
@@ -112,6 +113,17 @@ async def test_keys_are_percent_encoded_and_anything_but_empty(service: Service)
     assert (await service.put("/v1/cache/odd/%FF", {"value": 1, "ttl_seconds": 1}, status=422))["errors"]
     assert (await service.put(f"/v1/cache/odd/{'a' * 256}", {"value": 1, "ttl_seconds": 1}, status=422))["errors"]
     assert (await service.put("/v1/cache/a%20b/k", {"value": 1, "ttl_seconds": 1}, status=422))["errors"]
+
+
+@pytest.mark.parametrize("namespace", ["%2E", "%2E%2E"])
+async def test_a_namespace_that_clients_take_out_of_a_path_is_refused(service: Service, namespace: str) -> None:
+    """`/v1/cache/./plans` becomes `/v1/cache/plans` on its way: a DELETE of a key would clear another namespace."""
+    url = httpx.URL("http://127.0.0.1").copy_with(raw_path=f"/v1/cache/{namespace}/k".encode())
+    refused = await service.client.put(url, json={"value": 1, "ttl_seconds": 60})
+    assert (refused.status_code, refused.json()["code"]) == (422, "validation_failed")
+    policy = url.copy_with(raw_path=f"/v1/cache-policies/{namespace}".encode())
+    assert (await service.client.put(policy, json={})).status_code == 422
+    await put(service, 1, "/v1/cache/.../k")
 
 
 async def test_of_two_hundred_who_miss_one_key_one_fills_it(service: Service) -> None:

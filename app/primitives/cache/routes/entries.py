@@ -14,13 +14,20 @@ from app.http.bodies import header
 from app.http.call import Answer, Call
 from app.http.routing import thin_router
 from app.ids import new_id
-from app.jsontext import Key, Name
+from app.jsontext import Key
 from app.primitives.cache.model import Clear, Found, Place, Put, Stored, Value, place_of
-from app.primitives.cache.schemas import ClearedNamespace, DeletedEntry, EntryRead, PutEntry, StoredEntry
+from app.primitives.cache.schemas import (
+    ClearedNamespace,
+    DeletedEntry,
+    EntryRead,
+    NamespaceName,
+    PutEntry,
+    StoredEntry,
+)
 
 router = thin_router("/v1/cache", tags=["cache"])
 
-PATH = {"namespace": Name, "key": Key}
+PATH = {"namespace": NamespaceName, "key": Key}
 REVALIDATE = "private, no-cache"  # a client may keep it, and asks each time whether it is still so
 USERS = (Role.WORKER, Role.OPERATOR)
 
@@ -129,7 +136,11 @@ async def delete_cache_entry(call: Call) -> Answer:
 
 
 @router.delete(
-    "/{namespace}", name="clear_cache_namespace", requires=USERS, answers=ClearedNamespace, path={"namespace": Name}
+    "/{namespace}",
+    name="clear_cache_namespace",
+    requires=USERS,
+    answers=ClearedNamespace,
+    path={"namespace": NamespaceName},
 )
 async def clear_cache_namespace(call: Call) -> Answer:
     """Take all values of a namespace away, at once.

@@ -11,14 +11,19 @@ from app.http.call import Answer, Call
 from app.http.paging import cursor, place
 from app.http.routing import thin_router
 from app.ids import new_id
-from app.jsontext import Name
 from app.primitives.cache.model import Filter, Namespace, OnFailure, Policy, PutPolicy
 from app.primitives.cache.routes.entries import USERS, lasting
-from app.primitives.cache.schemas import CachePolicyListRead, CachePolicyRead, ListPoliciesParams, PutCachePolicy
+from app.primitives.cache.schemas import (
+    CachePolicyListRead,
+    CachePolicyRead,
+    ListPoliciesParams,
+    NamespaceName,
+    PutCachePolicy,
+)
 
 router = thin_router("/v1/cache-policies", tags=["cache"])
 
-PATH = {"namespace": Name}
+PATH = {"namespace": NamespaceName}
 READERS = (Role.WORKER, Role.VIEWER)
 _NONE = Policy(None, 0, None, OnFailure.SERVE_STALE, None, None)
 
