@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +69,32 @@ class Running:
         assert name == "nightly"
         return int(fence), int(pid)
 
+    def close(self) -> None:
+        """End what a test that failed has left: the supervisor, and the command in its group."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+            if self.lines():
+                with suppress(ProcessLookupError):
+                    os.killpg(self.began()[1], signal.SIGKILL)
+
     def ends(self) -> tuple[int, str]:
         """Exit code, and what was said on the error stream."""
         _, said = self.process.communicate(timeout=SECONDS)
         return self.process.returncode, said
+
+
+@pytest.fixture
+def start(service: ServiceProcess, tmp_path: Path) -> Iterator[Callable[..., Running]]:
+    """Call it for a command under a lock; it is ended after the test."""
+    with ExitStack() as stack:
+
+        def start_(*options: str, deaf: bool = False) -> Running:
+            running = Running(service, tmp_path, *options, deaf=deaf)
+            stack.callback(running.close)
+            return running
+
+        yield start_
 
 
 def alive(pid: int) -> bool:
@@ -119,10 +142,10 @@ def test_while_another_has_it_the_command_does_not_run(service: ServiceProcess, 
 
 
 def test_a_wait_over_many_calls_keeps_its_place_and_survives_the_service(
-    service: ServiceProcess, tmp_path: Path
+    service: ServiceProcess, start: Callable[..., Running]
 ) -> None:
     taken = acquire(service)
-    waits = Running(service, tmp_path, "--wait", "5m", "--ttl", "6s")
+    waits = start("--wait", "5m", "--ttl", "6s")
     eventually(lambda: held(service)[0]["waiters"] == 1, SECONDS, "it stands in line")
     service.kill()
     service.start()
@@ -133,8 +156,8 @@ def test_a_wait_over_many_calls_keeps_its_place_and_survives_the_service(
     assert waits.ends()[0] == 7
 
 
-def test_signals_are_forwarded(service: ServiceProcess, tmp_path: Path) -> None:
-    running = Running(service, tmp_path)
+def test_signals_are_forwarded(service: ServiceProcess, start: Callable[..., Running]) -> None:
+    running = start()
     running.began()
     for number in (signal.SIGUSR1, signal.SIGHUP, signal.SIGINT):
         running.process.send_signal(number)
@@ -144,8 +167,8 @@ def test_signals_are_forwarded(service: ServiceProcess, tmp_path: Path) -> None:
     assert held(service) == []
 
 
-def test_the_lease_is_renewed_while_the_command_runs(service: ServiceProcess, tmp_path: Path) -> None:
-    running = Running(service, tmp_path, "--ttl", "5s")
+def test_the_lease_is_renewed_while_the_command_runs(service: ServiceProcess, start: Callable[..., Running]) -> None:
+    running = start("--ttl", "5s")
     running.began()
     first = held(service)[0]["expires_at"]
     for _ in range(5):  # past the end of the first lease, and of the second
@@ -158,8 +181,8 @@ def test_the_lease_is_renewed_while_the_command_runs(service: ServiceProcess, tm
     assert running.ends()[0] == 7
 
 
-def test_a_lock_that_is_broken_ends_the_command(service: ServiceProcess, tmp_path: Path) -> None:
-    running = Running(service, tmp_path, "--ttl", "6s", "--grace", "1s", deaf=True)
+def test_a_lock_that_is_broken_ends_the_command(service: ServiceProcess, start: Callable[..., Running]) -> None:
+    running = start("--ttl", "6s", "--grace", "1s", deaf=True)
     _, pid = running.began()
     done = run_tenure("lock", "break", "nightly", "--reason", "a test", "--fence", "1", url=service.url)
     assert done.returncode == 0
@@ -186,9 +209,9 @@ def test_everything_that_the_command_has_started_ends_with_it(service: ServicePr
 
 @pytest.mark.parametrize("away", ["killed", "frozen"])
 def test_a_lock_that_cannot_be_renewed_ends_the_command_before_its_lease(
-    service: ServiceProcess, tmp_path: Path, away: str
+    service: ServiceProcess, start: Callable[..., Running], away: str
 ) -> None:
-    running = Running(service, tmp_path, "--ttl", "6s", "--grace", "1s", deaf=True)
+    running = start("--ttl", "6s", "--grace", "1s", deaf=True)
     _, pid = running.began()
     ends = held(service)[0]["expires_at"]
     if away == "killed":
@@ -207,8 +230,8 @@ def test_a_lock_that_cannot_be_renewed_ends_the_command_before_its_lease(
     assert lock is None or lock["expires_at"] >= ends, "by the database's clock, nobody else can have had it"
 
 
-def test_a_short_absence_of_the_service_is_survived(service: ServiceProcess, tmp_path: Path) -> None:
-    running = Running(service, tmp_path, "--ttl", "30s")
+def test_a_short_absence_of_the_service_is_survived(service: ServiceProcess, start: Callable[..., Running]) -> None:
+    running = start("--ttl", "30s")
     running.began()
     service.kill()
     service.start()
